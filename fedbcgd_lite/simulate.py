@@ -1,0 +1,217 @@
+"""The only loop over rounds: select clients, deal them to blocks, train, count what is sent, aggregate, evaluate."""
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .algorithms import Algorithm, State
+from .blocks import Blocks, Slot, partition
+from .data import batch_plan
+from .flat import Flat
+from .ledger import Ledger
+from .local import LocalSGD
+from .messages import Dense, Letter, Mail
+from .problem import Problem, Training
+from .rng import global_rng, numpy_rng
+
+EVALUATION_BATCH = 1000  # samples
+
+
+@dataclass
+class Trajectory:
+    """A run so far: everything that the next round depends on, and everything that was measured."""
+
+    blocks: Blocks
+    server: State
+    round: int = 0  # rounds completed
+    clients: dict[int, State] = field(default_factory=dict)  # states of the clients that have one
+    ledger: Ledger = field(default_factory=Ledger)
+    rows: list[dict] = field(default_factory=list)  # one dict an evaluation
+    upload_floats: float = 0.0  # per participating client, since the start
+    upload_bits: float = 0.0
+    download_bits: float = 0.0
+    last_upload_floats: float = 0.0  # of the last round
+    train_loss: float | None = None  # mean mini-batch loss along the local paths of the last round
+    diverged: str | None = None  # why the run stopped early
+
+    @property
+    def x(self) -> Tensor:
+        """The global model (d,)."""
+        return self.server["x"]
+
+
+def select(holders: np.ndarray, S: int, blocks: Blocks, seed: int, round: int) -> list[Slot]:
+    """S distinct clients drawn uniformly and dealt to the N groups in random order (Figure 2).
+
+    Groups hold floor(S/N) or ceil(S/N) clients, the larger ones chosen at random each round; with N > S some are empty.
+    """
+    rng = numpy_rng(seed, "select", round)
+    sampled = rng.permutation(holders)[:S]
+    sizes = S // blocks.n_blocks + (rng.permutation(blocks.n_blocks) < S % blocks.n_blocks)
+    groups = np.repeat(np.arange(blocks.n_blocks), sizes)
+    return [blocks.slot(int(client), int(j)) for client, j in zip(sampled, groups)]
+
+
+def plan(indices: np.ndarray, training: Training, seed: int, round: int, client: int) -> list[np.ndarray]:
+    """The mini-batches of one client in one round."""
+    return batch_plan(indices, training.batch_size, training.local_epochs, numpy_rng(seed, "batches", round, client))
+
+
+def simulate(
+    problem: Problem,
+    algorithm: Algorithm,
+    training: Training | None = None,
+    seed: int = 0,
+    *,
+    resume: Trajectory | None = None,
+    on_round: Callable[[Trajectory], None] = lambda trajectory: None,
+    select: Callable = select,
+    plan: Callable = plan,
+    **fields,
+) -> Trajectory:
+    """Run an algorithm on a problem; `fields` are those of `Training` when none is given: simulate(problem, FedAvg(), rounds=50, lr=0.1).
+
+    The result is a pure function of (problem, algorithm, training, seed), wherever it was interrupted and resumed.
+    on_round is called after every round; select and plan replace the sampling of clients and of mini-batches.
+    """
+    with one_thread():
+        loop = _Loop(problem, algorithm, training or Training(**fields), seed, select, plan)
+        trajectory = resume or loop.start()
+        while not loop.finished(trajectory):
+            loop.play(trajectory)
+            if trajectory.diverged is None and loop.evaluation_due(trajectory):
+                loop.evaluate(trajectory)
+            on_round(trajectory)
+    return trajectory
+
+
+@contextmanager
+def one_thread():
+    """One intra-op thread, so that sums are formed in the same order whatever else the machine does."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+class _Loop:
+    """The fixed parts of a run: one method for each part of a round."""
+
+    def __init__(self, problem: Problem, algorithm: Algorithm, training: Training, seed: int, select, plan):
+        if not (isinstance(seed, int) and seed >= 0):
+            raise ValueError(f"seed = {seed!r} was given: expected a whole number of at least 0.")
+        problem.check_last_batches(training.batch_size)
+        self.problem, self.algorithm, self.training, self.seed = problem, algorithm, training, seed
+        self.select, self.plan = select, plan
+        self.blocks = algorithm.layout(partition(problem.model, algorithm.blocks))
+        self.flat = Flat(problem.model, self.blocks, problem.loss, problem.device)
+        self.clients = [np.concatenate(problem.clients)] if algorithm.pooled else problem.clients
+        self.holders = np.flatnonzero([len(client) for client in self.clients])
+        self.S = 1 if algorithm.pooled else training.clients_per_round
+        if self.S > len(self.holders):
+            raise ValueError(f"clients_per_round = {self.S} was given: only {len(self.holders)} clients hold data, expected 1 to {len(self.holders)}.")
+        if algorithm.pooled and training.rounds is None:
+            raise ValueError(f"{algorithm.label} uploads nothing, so budget_d = {training.budget_d} never ends the run: give rounds.")
+        self.server, self.blank = algorithm.init(self.flat.x0.clone(), len(self.clients))
+
+    def start(self) -> Trajectory:
+        trajectory = Trajectory(self.blocks, self.server)
+        self.evaluate(trajectory)
+        return trajectory
+
+    def finished(self, t: Trajectory) -> bool:
+        """True when R rounds are played, when another round like the last one would exceed the budget, or after divergence."""
+        rounds, budget_d = self.training.rounds, self.training.budget_d
+        out_of_rounds = rounds is not None and t.round >= rounds
+        next_upload = t.upload_floats + t.last_upload_floats
+        out_of_budget = budget_d is not None and t.round > 0 and next_upload > budget_d * self.blocks.d * (1 + 1e-12)
+        return t.diverged is not None or out_of_rounds or out_of_budget
+
+    def evaluation_due(self, t: Trajectory) -> bool:
+        uploaded = t.upload_floats / self.blocks.d - t.rows[-1]["upload_d"]
+        return uploaded >= self.training.eval_every_d - 1e-12 or self.finished(t)
+
+    def play(self, t: Trajectory) -> None:
+        """One round, in place."""
+        slots = self.select(self.holders, self.S, self.blocks, self.seed, t.round)
+        mail, sent, losses = [], Ledger(), []
+        for slot in slots:
+            letter, loss = self.visit(t, slot, sent)
+            mail.append(letter)
+            losses.append(loss)
+        broken = [letter.slot.client for letter in mail if not _finite(letter.content)]
+        server = self.algorithm.aggregate(t.server, Mail(mail))
+        if not broken and not _finite(server):
+            broken = [slot.client for slot in slots]
+        if broken:
+            t.diverged = f"NaN or infinity in round {t.round} from clients {', '.join(map(str, broken))}"
+            return
+        t.server, t.train_loss = server, float(np.mean(losses))
+        self.settle(t, sent, len(slots))
+        t.round += 1
+
+    def visit(self, t: Trajectory, slot: Slot, sent: Ledger) -> tuple[Letter, float]:
+        """One client: download, train, upload."""
+        algorithm, training = self.algorithm, self.training
+        down = {key: t.server[key] for key in algorithm.broadcast}
+        batches = self.plan(self.clients[slot.client], training, self.seed, t.round, slot.client)
+        lr = training.lr * training.lr_decay**t.round
+        sgd = LocalSGD(self.flat, *self.problem.train, batches, lr, training.weight_decay)
+        self.flat.module.train()
+        with global_rng(self.seed, "noise", t.round, slot.client, self.problem.device):  # dropout
+            out, state = algorithm.train(down, t.clients.get(slot.client, self.blank), slot, sgd)
+        message, state = algorithm.upload(out, state, slot, Dense)
+        if state:
+            t.clients[slot.client] = state
+        if not algorithm.pooled:
+            sent.post(t.round, slot, "down", {key: Dense(value) for key, value in down.items()})
+            sent.post(t.round, slot, "up", message)
+        return Letter(slot, {key: payload.decode() for key, payload in message.items()}), sgd.loss
+
+    def settle(self, t: Trajectory, sent: Ledger, participants: int) -> None:
+        """Enter the round into the ledger."""
+        t.ledger.rows += sent.rows
+        t.last_upload_floats = sent.sum("floats", "up") / participants
+        t.upload_floats += t.last_upload_floats
+        t.upload_bits += sent.sum("bits", "up") / participants
+        t.download_bits += sent.sum("bits", "down") / participants
+
+    def evaluate(self, t: Trajectory) -> None:
+        """Append one row of measurements; accuracy in percent, losses per sample, uploads per participating client."""
+        accuracy, test_loss = self.test(t.x)
+        t.rows.append(
+            {
+                "round": t.round,
+                "upload_d": t.upload_floats / self.blocks.d,
+                "upload_nominal_d": t.round * self.algorithm.nominal_upload_d(self.blocks),
+                "upload_bits": t.upload_bits,
+                "download_bits": t.download_bits,
+                "accuracy": accuracy,
+                "test_loss": test_loss,
+                "train_loss": t.train_loss,
+            }
+        )
+
+    @torch.no_grad()
+    def test(self, x: Tensor) -> tuple[float | None, float | None]:
+        """(accuracy in percent, mean loss) on the test set; None where there is none."""
+        if self.problem.test is None:
+            return None, None
+        self.flat.module.eval()
+        correct, loss, n = 0, 0.0, len(self.problem.test[1])
+        for inputs, targets in zip(*(tensor.split(EVALUATION_BATCH) for tensor in self.problem.test)):
+            output = self.flat.predict(x, inputs)
+            loss += self.flat.loss_function(output, targets).item() * len(targets)
+            if self.problem.classifies:
+                correct += (output.argmax(1) == targets).sum().item()
+        return (100 * correct / n if self.problem.classifies else None), loss / n
+
+
+def _finite(tensors: State) -> bool:
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values())
