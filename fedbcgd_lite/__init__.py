@@ -4,27 +4,30 @@ J. Liu, F. Shang, Y. Liu, H. Liu, Y. Li, Y. Gong: FedBCGD: Communication-Efficie
 Descent for Federated Learning, ACM Multimedia 2024, doi 10.1145/3664647.3681094.
 """
 
+from importlib import import_module
+
 from .algorithms import CentralisedSGD, FedAvg, FedAvgM, FedBCGD
 from .blocks import Blocks
 from .data import IID, ByLabel, Dirichlet, DirichletDraws
-from .experiments import Run, Task, grid, run_grid, task
+from .experiments import Run, Task, grid, run_grid, task, tuned
 from .problem import Problem, Training
 from .simulate import simulate
 
 __version__ = "0.1.0"
-_REPORT = ("allocation", "claim", "claims", "compare", "curves", "floats_to", "frame", "partition_map", "save", "table")
+_LAZY = {  # what needs pandas and matplotlib is loaded when it is first asked for
+    "report": ("allocation", "allocation_frame", "compare", "curves", "final_accuracy", "floats_to", "frame", "partition_map", "save", "table"),
+    "claims": ("claim", "judge"),
+}
 
 
 def __getattr__(name: str):
-    """The report functions, which need pandas and matplotlib, are loaded when they are first asked for."""
-    if name in _REPORT:
-        from . import report
-
-        return getattr(report, name)
-    raise AttributeError(f"module 'fedbcgd_lite' has no attribute {name!r}")
+    for module, names in _LAZY.items():
+        if name in names:
+            return getattr(import_module(f".{module}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = [
     *("CentralisedSGD", "FedAvg", "FedAvgM", "FedBCGD", "Blocks", "IID", "ByLabel", "Dirichlet", "DirichletDraws"),
-    *("Run", "Task", "grid", "run_grid", "task", "Problem", "Training", "simulate", *_REPORT),
+    *("Run", "Task", "grid", "run_grid", "task", "tuned", "Problem", "Training", "simulate", *_LAZY["report"], *_LAZY["claims"]),
 ]

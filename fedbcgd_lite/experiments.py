@@ -1,5 +1,6 @@
 """Runs that are cached, resumed and computed in parallel, and the profiles that say how large they are."""
 
+import csv
 import dataclasses
 import itertools
 import os
@@ -22,7 +23,7 @@ from .algorithms import Algorithm
 from .ledger import COLUMNS, Ledger
 from .problem import Problem, Training, resolve_device
 from .rng import global_rng
-from .simulate import Trajectory, one_thread, simulate
+from .simulate import Trajectory, simulate
 
 LONG = 20  # seconds from which a grid says beforehand how long it will take
 
@@ -80,6 +81,15 @@ def task(profile: str = "laptop", **changes) -> Task:
         raise ValueError(f"unknown profile {profile!r}: expected one of {', '.join(PROFILES)}.")
     _check_fields(changes, _fields(Task), "task")
     return Task(**{"profile": profile, **PROFILES[profile], **changes})
+
+
+def tuned(method: str) -> dict[str, float]:
+    """The step size and momentum of a method, chosen on a validation split (notebooks/hyperparameters.ipynb): {"lr": ..., "momentum": ...}."""
+    with (Path(__file__).parent / "tuned.csv").open(newline="") as file:
+        rows = {row.pop("method"): {name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)}
+    if method not in rows:
+        raise ValueError(f"nothing was tuned for {method!r}: expected one of {', '.join(rows)}.")
+    return rows[method]
 
 
 @dataclass(frozen=True)
@@ -321,31 +331,77 @@ def _show_progress() -> bool:
 
 
 def estimate(runs: list[Run], device: str = "cpu") -> float:
-    """Seconds that the runs would take one after another, from a short measurement of each task's gradient step and evaluation."""
-    return sum(_steps(run) * _step_seconds(run.task, device) for run in runs)
+    """Seconds that the runs would take one after another, from a short measurement of each task's local step and evaluation."""
+    seconds = 0.0
+    for run in runs:
+        step, evaluation = _measure(dataclasses.replace(run.task, lr=0.01), device)
+        rounds, upload_d = _expected_rounds(run)
+        evaluations = rounds * min(1, upload_d / run.task.eval_every_d) if run.task.eval_every_d else rounds
+        seconds += rounds * _steps_per_round(run.task) * step + evaluations * evaluation
+    return seconds
 
 
-def _steps(run: Run) -> float:
-    """Local steps of a run; evaluations are counted in the seconds of a step."""
-    t = run.task
-    per_round = t.clients_per_round * t.local_epochs * max(1, len(_load(t.dataset).y_train) / t.n_clients / t.batch_size)
-    module = t.problem(run.seed).model
-    layout = run.algorithm.layout(blocks.partition(module, run.algorithm.blocks))
-    by_budget = t.budget_d / (layout.mean_upload_d * layout.n_blocks * run.algorithm.nominal_upload_d(layout)) if t.budget_d else np.inf
-    return per_round * min(t.rounds or np.inf, by_budget)
+def _steps_per_round(task: Task) -> float:
+    samples = len(_load(task.dataset).y_train) / task.n_clients
+    return task.clients_per_round * task.local_epochs * np.ceil(samples / task.batch_size)
+
+
+def _expected_rounds(run: Run) -> tuple[float, float]:
+    """(rounds, upload of a round in units of d) that the run will come to."""
+    layout = run.algorithm.layout(blocks.partition(run.task.problem(run.seed).model, run.algorithm.blocks))
+    upload_d = layout.mean_upload_d * layout.n_blocks * run.algorithm.nominal_upload_d(layout)
+    by_budget = run.task.budget_d / upload_d if run.task.budget_d and upload_d else np.inf
+    return min(run.task.rounds or np.inf, by_budget), upload_d
 
 
 @lru_cache(maxsize=16)
-def _step_seconds(task: Task, device: str) -> float:
-    """Seconds of one local step, a round's share of the evaluations included: one short FedAvg round, timed."""
-    problem = task.problem(0, device)
-    probe = dataclasses.replace(task, rounds=1, budget_d=None, clients_per_round=min(2, task.clients_per_round), local_epochs=1)
-    with one_thread():
-        started = time.monotonic()
-        simulate(problem, algorithms.FedAvg(), probe)
-        steps = probe.clients_per_round * max(1, len(problem.train[1]) / task.n_clients / task.batch_size)
-    return (time.monotonic() - started) / steps / 3
+def _measure(task: Task, device: str) -> tuple[float, float]:
+    """Seconds of (one local step, one evaluation): three short rounds of FedAvg, the first one to warm up, the last one with an evaluation."""
+    marks = []
+    short = dataclasses.replace(task, rounds=3, budget_d=None, eval_every_d=1e9, clients_per_round=min(4, task.clients_per_round), local_epochs=1)
+    simulate(task.problem(0, device), algorithms.FedAvg(), short, on_round=lambda t: marks.append(time.monotonic()))
+    of_steps, with_evaluation = marks[1] - marks[0], marks[2] - marks[1]
+    return of_steps / _steps_per_round(short), max(0.0, with_evaluation - of_steps)
 
 
 def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+# --- do the records still describe the code? ------------------------------------------------------------------------
+
+REPLAYED = 2  # evaluations that are computed again
+LOSS_TOLERANCE = 1e-2  # relative; another processor rounds differently, and training amplifies it
+ACCURACY_TOLERANCE = 2.0  # percent
+
+
+def replay(paths: list[Path], device: str = "auto", jobs: int | None = None) -> dict[Path, str]:
+    """Compute the first evaluations of kept records again; returns what differs, by path (empty when all agree)."""
+    jobs = jobs or _default_jobs(resolve_device(device))
+    found = joblib.Parallel(n_jobs=jobs)(joblib.delayed(_replay_one)(path, resolve_device(device)) for path in paths)
+    return {path: difference for path, difference in zip(paths, found) if difference}
+
+
+def _replay_one(path: Path, device: str) -> str | None:
+    record = records.read_record(path)
+    if record is None:
+        return "no valid record"
+    try:
+        run = from_plain(record["run"])
+    except (KeyError, TypeError, ValueError) as error:
+        return f"describes no run of this version ({error})"
+    if run.key != record["key"]:
+        return "its key is not the key of its run in this version"
+    kept = Result(run, record)
+    rows = kept.rows[: REPLAYED + 1]
+    short = dataclasses.replace(run.task, rounds=max(1, rows[-1]["round"]), budget_d=None)
+    t = simulate(run.task.problem(run.seed, device), run.algorithm, short, run.seed)
+    if _rounds(t.ledger, t.round) != record["rounds"][: t.round]:
+        return "other clients, blocks or uploads"
+    for was, now in zip(rows, t.rows):
+        for name in was:
+            tolerance = {"accuracy": ACCURACY_TOLERANCE, "test_loss": LOSS_TOLERANCE, "train_loss": LOSS_TOLERANCE}.get(name, 0)
+            scale = 1 if name == "accuracy" else abs(was[name] or 0)
+            if was[name] != now[name] and (None in (was[name], now[name]) or abs(was[name] - now[name]) > tolerance * scale):
+                return f"{name} in round {was['round']} was {was[name]}, is now {now[name]}"
+    return None

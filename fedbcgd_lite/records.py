@@ -61,8 +61,8 @@ def write_record(path: Path, record: dict) -> None:
     write_atomic(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
-def read_record(path: Path, key: str) -> dict | None:
-    """The record of the run `key`, or None; a truncated, edited or misplaced file is set aside by name."""
+def read_record(path: Path, key: str | None = None) -> dict | None:
+    """The record (of the run `key`, if given), or None; a truncated, edited or misplaced file is set aside by name."""
     if not path.exists():
         return None
     try:
@@ -72,7 +72,7 @@ def read_record(path: Path, key: str) -> dict | None:
         return _set_aside(path, "is truncated or no record")
     if digest(record) != seal:
         return _set_aside(path, "does not match its digest (edited by hand?)")
-    if record.get("key") != key:
+    if key not in (None, record["key"]):
         return _set_aside(path, "belongs to another run")
     return record
 

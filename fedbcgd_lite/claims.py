@@ -1,0 +1,121 @@
+"""A machine verdict on what the paper says: entries of paper/claims.toml, judged on results."""
+
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from . import records, report
+from .experiments import Result, results_folder
+
+COLUMNS = ("claim", "item", "statement", "paper", "ours", "spread", "verdict")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One judged claim; ours and spread are texts with both numbers, spread is the standard deviation over seeds of their difference."""
+
+    claim: str
+    item: str
+    statement: str
+    paper: str
+    ours: str
+    spread: str
+    verdict: str  # reproduced, not reproduced, not judged
+
+    def __str__(self) -> str:
+        paper = f"   paper: {self.paper}" if self.paper else ""
+        spread = f" (+- {self.spread} over seeds)" if self.spread else ""
+        return f"{self.verdict:<15} {self.statement}\n{'':<15} ours: {self.ours}{spread}{paper}"
+
+
+def _accuracy(result: Result, entry: dict) -> float:
+    """A run that diverged ends below every other."""
+    final = report.final_accuracy(result)
+    return final if np.isfinite(final) else -np.inf
+
+
+def _accuracy_at(result: Result, entry: dict) -> float:
+    """Accuracy at the first evaluation at which `at_d` was uploaded."""
+    return next((row["accuracy"] for row in result.rows if row["upload_d"] >= entry["at_d"]), -np.inf)
+
+
+def _mean_upload(result: Result, entry: dict) -> float:
+    return float(np.mean([one["upload_floats"] for r in result.rounds for one in r])) / result.d
+
+
+def _clients_a_block(result: Result, entry: dict) -> float:
+    """max over rounds and blocks of |clients that sent the block - S/N|."""
+    n_blocks = len(result.record["blocks"]["sizes"])
+    counts = [np.bincount([one["block"] for one in r], minlength=n_blocks) - len(r) / n_blocks for r in result.rounds]
+    return float(np.abs(counts).max())
+
+
+QUANTITIES: dict[str, tuple[Callable, str]] = {  # quantity -> value of one run, how to write it
+    "to_target_d": (lambda result, entry: report.to_target_d(result, entry["target"]), "{:.2f} d"),
+    "accuracy_at_d": (_accuracy_at, "{:.2f} %"),
+    "final_accuracy": (_accuracy, "{:.2f} %"),
+    "mean_upload_d": (_mean_upload, "{:.4f} d"),
+    "clients_a_block": (_clients_a_block, "{:.0f}"),
+}
+
+
+def judge(entry: dict, results: list[Result]) -> Verdict:
+    """The verdict of one entry on the results of its notebook."""
+    of, text = _values(entry, entry["of"], results)
+    than = np.full_like(of, entry["value"]) if "value" in entry else _values(entry, entry["than"], results)[0]
+    if len(of) != len(than):
+        raise ValueError(f"claim {entry['id']}: {len(of)} runs stand against {len(than)}: expected the same seeds on both sides.")
+    holds = _holds(entry, float(of.mean()), float(than.mean()))
+    both = [text.format(of.mean()).replace("inf d", "never")]
+    if "value" not in entry:
+        both.append(text.format(than.mean()).replace("inf d", "never"))
+    difference = of - than if np.isfinite(of).all() and np.isfinite(than).all() else np.array([])
+    spread = f"{difference.std(ddof=1):.2g}" if len(difference) > 1 else ""
+    judged = results[0].run.task.profile in entry["profiles"]
+    verdict = ("reproduced" if holds else "not reproduced") if judged else "not judged"
+    return Verdict(entry["id"], entry["item"], entry["statement"], entry.get("paper", ""), " against ".join(both), spread, verdict)
+
+
+def _values(entry: dict, side: dict, results: list[Result]) -> tuple[np.ndarray, str]:
+    """One value a seed, sorted by seed, for the runs that have the fields of `side`."""
+    chosen = [r for r in results if all(getattr(r.run.algorithm, name, None) == value for name, value in side.items())]
+    chosen.sort(key=lambda r: r.run.seed)
+    if not chosen:
+        raise ValueError(f"claim {entry['id']}: no run has {side}: the notebook's grid must contain it.")
+    if entry["quantity"] == "best":
+        return np.array([_best(entry["field"], chosen)]), "{:.3g}"
+    value, text = QUANTITIES[entry["quantity"]]
+    return np.array([value(r, entry) for r in chosen]), text
+
+
+def _best(field: str, results: list[Result]) -> float:
+    """The value of an algorithm's field with the highest final accuracy, mean over seeds."""
+    by_value: dict[float, list[float]] = {}
+    for r in results:
+        by_value.setdefault(getattr(r.run.algorithm, field), []).append(_accuracy(r, {}))
+    return max(by_value, key=lambda value: np.mean(by_value[value]))
+
+
+def _holds(entry: dict, of: float, than: float) -> bool:
+    than, tolerance = than * entry.get("factor", 1), entry.get("tolerance", 0)
+    if entry["relation"] == "within":
+        return abs(of - than) <= tolerance + 1e-12
+    return of < than - tolerance if entry["relation"] == "<" else of > than + tolerance
+
+
+def claim(item: str, results: list[Result]) -> list[Verdict]:
+    """Judge all claims of one notebook, print them, and enter them into figures/<profile>/claims.csv."""
+    entries = [entry for entry in tomllib.loads((report.PAPER / "claims.toml").read_text())["claim"] if entry["item"] == item]
+    if not entries:
+        raise ValueError(f"claims.toml has no claim for {item!r}.")
+    verdicts = [judge(entry, results) for entry in entries]
+    print("\n".join(map(str, verdicts)))
+    path = results_folder(results[0].run.task.profile) / "claims.csv"
+    new = pd.DataFrame([vars(v) for v in verdicts], columns=COLUMNS)
+    old = pd.read_csv(path, keep_default_na=False) if path.exists() else new.iloc[:0]
+    merged = pd.concat([old[old["item"] != item], new]).sort_values(["item"], kind="stable")
+    records.write_atomic(path, merged.to_csv(index=False).encode())
+    return verdicts

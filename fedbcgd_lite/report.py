@@ -1,0 +1,199 @@
+"""Results as tables and figures, and beside the paper's numbers. The only module that imports pandas, matplotlib and seaborn."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.figure import Figure
+
+from . import data, models, records
+from .experiments import Result, results_folder
+
+PAPER = Path(__file__).parent / "paper"
+AXES = {
+    "upload_d": "uploaded floats per participating client (units of d)",
+    "upload_nominal_d": "uploaded floats, the paper's nominal count (units of d)",
+    "round": "rounds",
+    "accuracy": "test accuracy (%)",
+    "test_loss": "test loss",
+    "train_loss": "training loss",
+}
+COLORS = {  # one colour a method in every figure
+    "FedAvg": "#7f7f7f",
+    "FedAvgM": "#111111",
+    "FedBCGD": "#0072b2",
+    "FedBCGD (no momentum)": "#d55e00",
+    "FedBCGD (no shared block, no momentum)": "#e6a700",
+    "FedBCGD (freezing, no momentum)": "#8e44ad",
+}
+STYLE = {"axes.grid": True, "grid.alpha": 0.3, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False, "pdf.fonttype": 42}
+
+
+# --- tables ---------------------------------------------------------------------------------------------------------
+
+
+def frame(results: list[Result], by: str | None = None) -> pd.DataFrame:
+    """All measurements in long format, one row an evaluation: method, model, dataset, seed, round, upload_d, upload_nominal_d, upload_bits,
+    download_bits, accuracy (percent), test_loss, train_loss. Uploads and downloads are per participating client since the start.
+
+    by: a field of the algorithm or of the task that is added to the method's name.
+    """
+    return pd.concat([pd.DataFrame(r.rows).assign(**_identity(r, by))[[*_identity(r, by), *r.rows[0]]] for r in results], ignore_index=True)
+
+
+def _identity(r: Result, by: str | None = None) -> dict:
+    method = r.run.algorithm.label if by is None else f"{r.run.algorithm.label}, {by} = {_field(r, by)}"
+    return {"method": method, "model": models.LABELS[r.run.task.model], "dataset": data.LABELS[r.run.task.dataset], "seed": r.run.seed}
+
+
+def _field(r: Result, name: str):
+    if name == "label":
+        return r.run.algorithm.label
+    holder = next((h for h in (r.run.algorithm, r.run.task, r.run) if hasattr(h, name)), None)
+    if holder is None:
+        raise ValueError(f"{r.run.algorithm.label} has no field {name!r}: expected a field of the algorithm or of the task.")
+    return getattr(holder, name)
+
+
+def final_accuracy(result: Result) -> float:
+    """Mean accuracy (percent) of the last 10 % of the evaluations, at least one; NaN for a run that diverged."""
+    accuracy = [row["accuracy"] for row in result.rows]
+    return float("nan") if result.record["status"] == "diverged" else float(np.mean(accuracy[-max(1, len(accuracy) // 10) :]))
+
+
+def to_target_d(result: Result, target: float) -> float:
+    """Uploaded floats (units of d) at the first evaluation with at least `target` percent accuracy; infinity when it is never reached."""
+    return next((row["upload_d"] for row in result.rows if row["accuracy"] >= target), float("inf"))
+
+
+def floats_to(results: list[Result], target: float, by: str | None = None) -> pd.DataFrame:
+    """Uploaded floats (units of d) until `target` percent, one row a method and one column a seed."""
+    rows = [{**_identity(r, by), "to_target_d": to_target_d(r, target)} for r in results]
+    return pd.DataFrame(rows).pivot_table(index="method", columns="seed", values="to_target_d", sort=False)
+
+
+def table(results: list[Result], target: float, by: str | None = None, paper_table: int | None = None, paper_dataset: str | None = None) -> pd.DataFrame:
+    """One row a method: method, model, dataset, target, budget_d, mean and std of the final accuracy (percent) over seeds, to_target_d (mean over seeds,
+    empty unless every seed reached the target), seeds, and the paper's mean, std and to_target_d for the same method and model where it has them."""
+    rows = []
+    for _, group in _groups(results, by).items():
+        final, reached = [final_accuracy(r) for r in group], [to_target_d(r, target) for r in group]
+        mean_reached = float(np.mean(reached))
+        rows.append(
+            {
+                **{name: value for name, value in _identity(group[0], by).items() if name != "seed"},
+                **{"target": target, "budget_d": group[0].run.task.budget_d, "mean": np.mean(final), "std": np.std(final, ddof=1) if len(final) > 1 else np.nan},
+                **{"to_target_d": mean_reached if np.isfinite(mean_reached) else np.nan, "seeds": len(group)},
+            }
+        )
+    return compare(pd.DataFrame(rows), paper_table, paper_dataset)
+
+
+def compare(ours: pd.DataFrame, paper_table: int | None, paper_dataset: str | None) -> pd.DataFrame:
+    """The paper's mean, std and to_target_d (Tables 2-6) beside ours, matched by method and model; empty where the paper prints none.
+
+    paper_dataset says which column of the paper's table is meant ("CIFAR10", "CIFAR100"): our stand-in has another name, and other numbers.
+    """
+    columns = {"mean": "paper_mean", "std": "paper_std", "floats_to_target_d": "paper_to_target_d"}
+    paper = pd.read_csv(PAPER / "tables.csv")
+    paper = paper[(paper["table"] == paper_table) & (paper["dataset"] == paper_dataset)].rename(columns=columns)
+    if paper_table is not None and paper.empty:
+        raise ValueError(f"the paper's Table {paper_table} has no column {paper_dataset!r}: expected a table from 2 to 6 and CIFAR10, CIFAR100 or TinyImageNet.")
+    return ours.merge(paper[["method", "model", *columns.values()]], how="left", on=["method", "model"])
+
+
+def _groups(results: list[Result], by: str | None = None) -> dict[str, list[Result]]:
+    """Results by method, in the order of appearance."""
+    groups: dict[str, list[Result]] = {}
+    for r in results:
+        groups.setdefault(_identity(r, by)["method"], []).append(r)
+    return groups
+
+
+# --- figures --------------------------------------------------------------------------------------------------------
+
+
+def curves(results: list[Result], x: str = "upload_d", y: str = "accuracy", by: str | None = None, target: float | None = None, ax=None) -> Figure:
+    """Mean over seeds and a band from the lowest to the highest seed, one colour a method; x and y are columns of `frame`."""
+    with plt.rc_context(STYLE):
+        ax = ax or plt.subplots(figsize=(7.5, 4.2), layout="constrained")[1]
+        groups = _groups(results, by)
+        ramp = dict(zip(groups, sns.color_palette("viridis_r", len(groups))))
+        for method, group in groups.items():
+            color = ramp[method] if by else COLORS.get(method, ramp[method])
+            xs, ys = _aligned(group, x, y)
+            ax.plot(xs, ys.mean(0), color=color, lw=1.8, label=method)
+            ax.fill_between(xs, ys.min(0), ys.max(0), color=color, alpha=0.15, lw=0)
+        if target is not None:
+            ax.axhline(target, color="black", lw=0.8, ls=":")
+        ax.set(xlabel=AXES.get(x, x), ylabel=AXES.get(y, y) if not results[0].run.task.validation else f"validation {y}")
+        ax.legend(fontsize=8.5, loc="lower right" if y == "accuracy" else "best")
+        return _closed(ax.figure)
+
+
+def _aligned(group: list[Result], x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
+    """(points,), (seeds, points): all seeds on the points of the first one, where they overlap."""
+    rows = [[(row[x], row[y]) for row in r.rows if row[y] is not None] for r in group]
+    end = min(points[-1][0] for points in rows)
+    xs = np.array([point[0] for point in rows[0] if point[0] <= end])
+    return xs, np.array([np.interp(xs, *zip(*points)) for points in rows])
+
+
+def allocation(result: Result, rounds: int = 12) -> Figure:
+    """Which client sends which block in the first rounds of a run (Figure 2), and what each block costs."""
+    blocks, shown = result.record["blocks"], result.rounds[:rounds]
+    palette = sns.color_palette("colorblind", len(blocks["sizes"]))
+    with plt.rc_context({**STYLE, "axes.grid": False}):
+        figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4.2), layout="constrained", width_ratios=(3, 1.3))
+        for r, participants in enumerate(shown):
+            for place, one in enumerate(sorted(participants, key=lambda p: (p["block"], p["client"]))):
+                left.add_patch(plt.Rectangle((r + 0.54, place + 0.04), 0.92, 0.92, color=palette[one["block"]], lw=0))
+                left.text(r + 1, place + 0.5, one["client"], ha="center", va="center", fontsize=8, color="white")
+        most = max(map(len, shown))
+        left.set(xlim=(0.4, len(shown) + 0.6), ylim=(most + 0.1, -0.1), xlabel="round", ylabel="sampled clients (their numbers)", xticks=range(1, len(shown) + 1), yticks=[])
+        names, own = [f"block {j + 1}" for j in range(len(blocks["sizes"]))], np.array(blocks["sizes"]) / result.d
+        right.barh(names, own, color=palette)
+        right.barh(names, blocks["shared"] / result.d, left=own, color="#555555", label="shared block")
+        right.axvline(np.mean(own) + blocks["shared"] / result.d, color="black", lw=1, ls=":", label="mean")
+        right.invert_yaxis()
+        right.set(xlabel="upload of one client (units of d)")
+        right.legend(fontsize=8.5, loc="lower right")
+        return _closed(figure)
+
+
+def allocation_frame(result: Result) -> pd.DataFrame:
+    """One row a participant and round (counted from 1): method, model, dataset, seed, round, client, block, upload_floats, upload_d."""
+    rows = [{**_identity(result), "round": r, **one, "upload_d": one["upload_floats"] / result.d} for r, participants in enumerate(result.rounds, start=1) for one in participants]
+    return pd.DataFrame(rows)
+
+
+def partition_map(labels, clients, ax=None) -> Figure:
+    """Samples of each class that each client holds, as a picture (classes x clients)."""
+    labels = np.asarray(labels)
+    counts = np.array([np.bincount(labels[client], minlength=labels.max() + 1) for client in clients])
+    with plt.rc_context({**STYLE, "axes.grid": False}):
+        ax = ax or plt.subplots(figsize=(9, 2.4), layout="constrained")[1]
+        sns.heatmap(counts.T, ax=ax, cmap="rocket_r", vmin=0, cbar_kws={"label": "samples"}, xticklabels=10, yticklabels=2)
+        ax.set(xlabel="client", ylabel="class")
+        ax.tick_params(rotation=0)
+        return _closed(ax.figure)
+
+
+def _closed(figure: Figure) -> Figure:
+    """The figure, taken out of pyplot's list so that a notebook shows it once: where it is the value of a cell."""
+    plt.close(figure)
+    return figure
+
+
+def save(item: str, figure: Figure, content: pd.DataFrame, profile: str) -> None:
+    """figures/<profile>/<item>.png, .pdf and .csv: the same bytes whenever the same results are drawn."""
+    folder = results_folder(profile)
+    for kind, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None, "Producer": None, "Creator": None})):
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=kind, dpi=160, metadata=metadata)
+        records.write_atomic(folder / f"{item}.{kind}", buffer.getvalue())
+    records.write_atomic(folder / f"{item}.csv", content.to_csv(index=False, float_format="%.10g").encode())
