@@ -9,13 +9,25 @@ from importlib import import_module
 from .algorithms import CentralisedSGD, FedAvg, FedAvgM, FedBCGD
 from .blocks import Blocks
 from .data import IID, ByLabel, Dirichlet, DirichletDraws
-from .experiments import Run, Task, grid, run_grid, task, tuned
+from .experiments import run_grid
 from .problem import Problem, Training
+from .runs import Run, Task, grid, task, tuned
 from .simulate import simulate
 
 __version__ = "0.1.0"
 _LAZY = {  # what needs pandas and matplotlib is loaded when it is first asked for
-    "report": ("allocation", "allocation_frame", "compare", "curves", "final_accuracy", "floats_to", "frame", "partition_map", "save", "table"),
+    "report": (
+        "allocation",
+        "allocation_frame",
+        "compare",
+        "curves",
+        "final_accuracy",
+        "floats_to",
+        "frame",
+        "partition_map",
+        "save",
+        "table",
+    ),
     "claims": ("claim", "judge"),
 }
 
@@ -28,6 +40,24 @@ def __getattr__(name: str):
 
 
 __all__ = [
-    *("CentralisedSGD", "FedAvg", "FedAvgM", "FedBCGD", "Blocks", "IID", "ByLabel", "Dirichlet", "DirichletDraws"),
-    *("Run", "Task", "grid", "run_grid", "task", "tuned", "Problem", "Training", "simulate", *_LAZY["report"], *_LAZY["claims"]),
+    "CentralisedSGD",
+    "FedAvg",
+    "FedAvgM",
+    "FedBCGD",
+    "Blocks",
+    "IID",
+    "ByLabel",
+    "Dirichlet",
+    "DirichletDraws",
+    "Run",
+    "Task",
+    "grid",
+    "run_grid",
+    "task",
+    "tuned",
+    "Problem",
+    "Training",
+    "simulate",
+    *_LAZY["report"],
+    *_LAZY["claims"],
 ]

@@ -1,12 +1,15 @@
-"""python -m fedbcgd_lite: what the Makefile calls. Exit code 0 when all went well, 1 when something failed, 2 for bad input, 130 after Ctrl-C."""
+"""python -m fedbcgd_lite: what the Makefile calls. Exit code 0 when all went well, 1 when something failed, 2 for bad
+input, 130 after Ctrl-C.
+"""
 
 import argparse
 import os
 import sys
 import time
 
-from . import experiments, records
-from .experiments import PROFILES, results_folder
+from . import records
+from .problem import resolve_device
+from .runs import PROFILES, results_folder, task
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -15,8 +18,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     options = _parser().parse_args(arguments)
     try:
-        experiments.resolve_device(options.device)
-        experiments.task(options.profile)
+        resolve_device(options.device)
+        task(options.profile)
         return options.command(options)
     except NotebookError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -59,7 +62,9 @@ def figures(options) -> int:
     """Execute the notebooks one after another; stop at the first that fails."""
     from . import notebooks
 
-    chosen = [name.strip().removesuffix(".ipynb") for name in options.only.split(",") if name.strip()] or notebooks.names()
+    chosen = [
+        name.strip().removesuffix(".ipynb") for name in options.only.split(",") if name.strip()
+    ] or notebooks.names()
     given = {"profile": options.profile, "device": options.device} | ({"seeds": options.seeds} if options.seeds else {})
     for name in chosen:
         notebooks.parameters(notebooks.FOLDER / f"{name}.ipynb")  # refuse a bad name before the first one runs
@@ -88,13 +93,20 @@ def status(options) -> int:
     running = sorted((folder / "records").glob("*.checkpoint"))
     diverged = [record for record in kept if record["status"] == "diverged"]
     hours = sum(record["made_by"]["seconds"] for record in kept) / 3600
-    print(f"{folder}: {len(kept)} records ({hours:.1f} h of computing), {len(diverged)} of them diverged, {len(running)} runs in progress")
+    print(
+        f"{folder}: {len(kept)} records ({hours:.1f} h of computing), {len(diverged)} of them diverged, "
+        f"{len(running)} runs in progress"
+    )
     for path in running:
         print(f"  in progress: {path.stem}")
     for path in sorted(folder.glob("*.png")):
         print(f"  figure: {path.name}")
     if (folder / "claims.csv").exists():
-        print(pd.read_csv(folder / "claims.csv", keep_default_na=False)[["claim", "ours", "verdict"]].to_string(index=False))
+        print(
+            pd.read_csv(folder / "claims.csv", keep_default_na=False)[["claim", "ours", "verdict"]].to_string(
+                index=False
+            )
+        )
     return 0
 
 
@@ -102,8 +114,13 @@ def replay(options) -> int:
     """Evidence that the kept records still describe the code."""
     paths = sorted((results_folder(options.profile) / "records").glob("*.json"))
     if not paths:
-        raise ValueError(f"there are no records in {results_folder(options.profile)}: run `make figures PROFILE={options.profile}` first.")
-    differences = experiments.replay(paths, options.device, options.jobs)
+        raise ValueError(
+            f"there are no records in {results_folder(options.profile)}: run `make figures "
+            f"PROFILE={options.profile}` first."
+        )
+    from .replay import replay as recompute
+
+    differences = recompute(paths, options.device, options.jobs)
     for path, difference in differences.items():
         print(f"{path.name}: {difference}")
     print(f"{len(paths)} records replayed, {len(differences)} differ")

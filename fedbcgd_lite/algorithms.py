@@ -1,25 +1,30 @@
 """The methods, in the paper's order, as frozen hyper-parameters with four pure functions.
 
     init(x, n_clients)                    -> server state, blank client state
-    train(server, client, slot, sgd)      -> out, client      local work of one client; server holds only the `broadcast` keys
+    train(server, client, slot, sgd)      -> out, client      one client; server holds only the `broadcast` keys
     upload(out, client, slot, encode)     -> message, client  what the client sends; encode: tensor -> payload
     aggregate(server, mail)               -> server           sees nothing but decoded messages
 
-State is a dict of tensors with the paper's letters, passed in and returned, never kept: x (d,) the global model, v (d,) the
+State is a dict of tensors with the paper's letters, passed in and returned, never kept: x (d,) the global model, v (d,)
+the
 server momentum, dx = y - x the displacement of a client. A client's state is stored between its rounds by the caller.
 `sgd(x, mask=None, correction=None)` is local SGD from x (local.py); `sgd.lr`, `sgd.steps` are eta_r and T.
 
 How the methods to come fit these four signatures, without a change:
 
-    SCAFFOLD       broadcast ("x", "c"); client c_i. train: y = sgd(x, correction=lambda y, batch: c - c_i), then option II from sgd.lr
-                   and sgd.steps, or option I from sgd.full_gradient(x); out has dx and dc. upload stores c_i + dc; aggregate: c += sum dc / M.
-    FedBCGD+       the same with dx and dc cut by slot.cuts, c_i overwritten on those cuts only (so that c = mean c_i), and SVRG as a
-                   correction that also sees the batch: lambda y, batch: a_i - sgd.gradient(x, batch) + c - c_i, where a_i = sgd.full_gradient(x).
-    FedDC          client h_i, g_i; correction=lambda y, batch: a (y - (x - h_i)) + gbar - g_i depends on y.
-    FedAdam        aggregate alone: m, w are server state.
-    Compressed     wraps an algorithm and passes a lossy `encode` to its upload. What a client must remember of what was *really* sent
-                   (c_i += Q(dc), or the residual e_i of top-k) is read from payload.decode() inside upload, which is why upload returns the client state.
-    ViT-Base       a leading client axis may stand before d in train: methods write arithmetic that broadcasts and no loop over clients.
+SCAFFOLD      broadcast = ("x", "c"); a client keeps c_i. train: y = sgd(x, correction=lambda y, batch: c - c_i), then
+              option II from sgd.lr and sgd.steps, or option I from sgd.full_gradient(x); out has dx and dc. upload
+              stores
+              c_i + dc. aggregate: c += (1/M) sum dc.
+FedBCGD+      the same, with dx and dc cut by slot.cuts and c_i overwritten on those cuts only (so that c = mean c_i).
+              SVRG is a correction that also sees the batch: lambda y, batch: a_i - sgd.gradient(x, batch) + c - c_i,
+              with a_i = sgd.full_gradient(x).
+FedDC         a client keeps h_i and g_i; correction = lambda y, batch: a (y - (x - h_i)) + gbar - g_i depends on y.
+FedAdam       aggregate alone: m and w are server state.
+Compressed    wraps an algorithm and gives its upload a lossy `encode`. What a client must remember of what was *really*
+              sent (c_i += Q(dc); the residual e_i of top-k) it reads from payload.decode() inside upload: this is why
+              upload returns the client state, and why messages are built there and not by the caller.
+many clients  a leading client axis may stand before d in train: methods write arithmetic that broadcasts.
 """
 
 from collections.abc import Callable
@@ -111,7 +116,8 @@ class FedAvgM(Algorithm):
 
 @dataclass(frozen=True)
 class FedBCGD(Algorithm):
-    """Federated block coordinate gradient descent (Section 3.1): clients train everything, send block j and the shared block.
+    """Federated block coordinate gradient descent (Section 3.1): clients train everything, send block j and the shared
+    block.
 
     The ablations of Figure 5 are argument values: freeze=True trains only what is sent, shared=False puts the
     shared block into block N, momentum=0 averages. blocks: see `blocks.partition`.
@@ -124,6 +130,7 @@ class FedBCGD(Algorithm):
 
     def __post_init__(self):
         _check_momentum(self.momentum)
+        object.__setattr__(self, "blocks", _frozen(self.blocks))
 
     @property
     def label(self) -> str:
@@ -155,6 +162,11 @@ class FedBCGD(Algorithm):
             v[j] = self.momentum * v[j] + D
             x[j] += v[j]
         return {"x": x, "v": v}
+
+
+def _frozen(value):
+    """Nested lists as tuples, so that a run can be hashed."""
+    return tuple(map(_frozen, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _check_momentum(momentum: float) -> None:

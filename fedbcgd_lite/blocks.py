@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-# The printed partitions, with biases beside their weights: exclusive blocks, then the shared block. In Table 7 "Block 5" *is* the
-# shared block, so with N = 5 groups the fifth group has an empty exclusive block. "authors" is the list in the authors' published script.
+# The printed partitions, with biases beside their weights: exclusive blocks, then the shared block. In Table 7 "Block
+# 5" *is* the
+# shared block, so with N = 5 groups the fifth group has an empty exclusive block. "authors" is the list in the authors'
+# published script.
 PAPER = {
     ("LeNet5", "paper"): ((("conv1",), ("conv2",), ("fc1",), ("fc2",), ()), ("fc3",)),  # Table 7
     ("LeNet5", "authors"): ((("conv1",), ("conv2",), ("fc1",), (), ()), ("fc2", "fc3")),
@@ -37,7 +39,8 @@ class Slot:
 class Blocks:
     """Sizes (floats) of the N exclusive blocks and of the shared block, in the order of the flat vector.
 
-    `order` names the parameters in the order in which they are laid out; empty means the module's own order. A block may
+    `order` names the parameters in the order in which they are laid out; empty means the module's own order. A block
+    may
     end inside a parameter: cutting a large layer into row slices needs nothing more.
     """
 
@@ -49,7 +52,9 @@ class Blocks:
         if len(self.sizes) < 1:
             raise ValueError(f"{len(self.sizes)} blocks were given: the number of blocks N must be at least 1.")
         if min(self.sizes) < 0 or self.shared < 0 or self.d == 0:
-            raise ValueError(f"block sizes {self.sizes} and shared size {self.shared} were given: sizes must be >= 0 and not all 0.")
+            raise ValueError(
+                f"block sizes {self.sizes} and shared size {self.shared} were given: sizes must be >= 0 and not all 0."
+            )
 
     @property
     def n_blocks(self) -> int:
@@ -84,9 +89,9 @@ class Blocks:
 def partition(module: nn.Module, blocks) -> Blocks:
     """Resolve a description of blocks for one module.
 
-    blocks: "paper" (Table 7), "authors" (their script), "whole" (one block), "balanced:N" (N equal slices), "layers:N" (N runs of whole layers, the
-    largest as small as possible) - the last linear layer is shared in these two - or `Blocks`, or
-    (groups, shared): names of parameters or of submodules, for example ((("conv",), ("fc1",)), ("fc2",)).
+    blocks: "paper" (Table 7), "authors" (their script), "whole" (one block), "balanced:N" (N equal slices),
+    "layers:N" (N runs of whole layers, the largest as small as possible); the last layer is shared in these two. Or
+    `Blocks`, or (groups, shared) with names of parameters or submodules: ((("conv",), ("fc1",)), ("fc2",)).
     """
     sizes = {name: p.numel() for name, p in module.named_parameters() if p.requires_grad}
     if not sizes:
@@ -100,18 +105,29 @@ def partition(module: nn.Module, blocks) -> Blocks:
         return Blocks((sum(sizes.values()),))
     if kind in ("paper", "authors") and not count:
         if (type(module).__name__, kind) not in PAPER:
-            raise ValueError(f"no {kind!r} partition is known for {type(module).__name__}: use 'balanced:N', 'layers:N' or a list of blocks.")
+            raise ValueError(
+                f"no {kind!r} partition is known for {type(module).__name__}: use 'balanced:N', 'layers:N' or a list "
+                "of blocks."
+            )
         return _from_groups(PAPER[type(module).__name__, kind], sizes)
     if kind in ("balanced", "layers") and count.lstrip("-").isdigit():
         return (_balanced if kind == "balanced" else _layers)(sizes, int(count))
-    raise ValueError(f"unknown blocks {blocks!r}: expected 'paper', 'authors', 'whole', 'balanced:N', 'layers:N', Blocks(...) or (groups, shared).")
+    raise ValueError(
+        f"unknown blocks {blocks!r}: expected 'paper', 'authors', 'whole', 'balanced:N', 'layers:N', Blocks(...) or "
+        "(groups, shared)."
+    )
 
 
 def _check(blocks: Blocks, sizes: dict, module: nn.Module) -> Blocks:
     if blocks.d != sum(sizes.values()):
-        raise ValueError(f"the blocks hold {blocks.d} floats but {type(module).__name__} has {sum(sizes.values())} parameters: sizes and shared must add up to that.")
+        raise ValueError(
+            f"the blocks hold {blocks.d} floats but {type(module).__name__} has {sum(sizes.values())} parameters: "
+            "sizes and shared must add up to that."
+        )
     if blocks.order and sorted(blocks.order) != sorted(sizes):
-        raise ValueError(f"Blocks.order must name every parameter once: given {blocks.order}, expected some order of {tuple(sizes)}.")
+        raise ValueError(
+            f"Blocks.order must name every parameter once: given {blocks.order}, expected some order of {tuple(sizes)}."
+        )
     return blocks
 
 
@@ -121,7 +137,10 @@ def _from_groups(groups_and_shared, sizes: dict) -> Blocks:
         groups, shared = groups_and_shared
         groups = [*map(_names, groups), _names(shared)]
     except (TypeError, ValueError):
-        raise ValueError(f"blocks {groups_and_shared!r} are not (groups, shared): expected for example ((('conv',), ('fc1',)), ('fc2',)).") from None
+        raise ValueError(
+            f"blocks {groups_and_shared!r} are not (groups, shared): expected for example ((('conv',), ('fc1',)), "
+            "('fc2',))."
+        ) from None
     if len(groups) < 2:
         raise ValueError("0 blocks were given: the number of blocks N must be at least 1.")
     chosen = [[name for entry in group for name in _expand(entry, sizes)] for group in groups]
@@ -145,7 +164,10 @@ def _names(group) -> tuple[str, ...]:
 def _expand(entry: str, sizes: dict) -> list[str]:
     names = [name for name in sizes if name == entry or name.startswith(f"{entry}.")]
     if not names:
-        raise ValueError(f"the block list names {entry!r}, which is no parameter of the model: expected names among {', '.join(sizes)}.")
+        raise ValueError(
+            f"the block list names {entry!r}, which is no parameter of the model: expected names among "
+            f"{', '.join(sizes)}."
+        )
     return names
 
 

@@ -8,14 +8,17 @@ import numpy as np
 import pandas as pd
 
 from . import records, report
-from .experiments import Result, results_folder
+from .results import Result
+from .runs import results_folder
 
 COLUMNS = ("claim", "item", "statement", "paper", "ours", "spread", "verdict")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One judged claim; ours and spread are texts with both numbers, spread is the standard deviation over seeds of their difference."""
+    """One judged claim; ours and spread are texts with both numbers, spread is the standard deviation over seeds of
+    their difference.
+    """
 
     claim: str
     item: str
@@ -67,7 +70,9 @@ def judge(entry: dict, results: list[Result]) -> Verdict:
     of, text = _values(entry, entry["of"], results)
     than = np.full_like(of, entry["value"]) if "value" in entry else _values(entry, entry["than"], results)[0]
     if len(of) != len(than):
-        raise ValueError(f"claim {entry['id']}: {len(of)} runs stand against {len(than)}: expected the same seeds on both sides.")
+        raise ValueError(
+            f"claim {entry['id']}: {len(of)} runs stand against {len(than)}: expected the same seeds on both sides."
+        )
     holds = _holds(entry, float(of.mean()), float(than.mean()))
     both = [text.format(of.mean()).replace("inf d", "never")]
     if "value" not in entry:
@@ -76,7 +81,9 @@ def judge(entry: dict, results: list[Result]) -> Verdict:
     spread = f"{difference.std(ddof=1):.2g}" if len(difference) > 1 else ""
     judged = results[0].run.task.profile in entry["profiles"]
     verdict = ("reproduced" if holds else "not reproduced") if judged else "not judged"
-    return Verdict(entry["id"], entry["item"], entry["statement"], entry.get("paper", ""), " against ".join(both), spread, verdict)
+    return Verdict(
+        entry["id"], entry["item"], entry["statement"], entry.get("paper", ""), " against ".join(both), spread, verdict
+    )
 
 
 def _values(entry: dict, side: dict, results: list[Result]) -> tuple[np.ndarray, str]:
@@ -108,7 +115,9 @@ def _holds(entry: dict, of: float, than: float) -> bool:
 
 def claim(item: str, results: list[Result]) -> list[Verdict]:
     """Judge all claims of one notebook, print them, and enter them into figures/<profile>/claims.csv."""
-    entries = [entry for entry in tomllib.loads((report.PAPER / "claims.toml").read_text())["claim"] if entry["item"] == item]
+    entries = [
+        entry for entry in tomllib.loads((report.PAPER / "claims.toml").read_text())["claim"] if entry["item"] == item
+    ]
     if not entries:
         raise ValueError(f"claims.toml has no claim for {item!r}.")
     verdicts = [judge(entry, results) for entry in entries]

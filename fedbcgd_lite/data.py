@@ -5,6 +5,7 @@ A partition is a list with one integer array per client: the indices of the trai
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -39,8 +40,9 @@ DATASETS = {"fmnist12k": _fmnist12k}
 LABELS = {"fmnist12k": "Fashion-MNIST-12k"}  # as tables and figures write them
 
 
+@lru_cache(maxsize=1)
 def load(dataset: str) -> Data:
-    """One of DATASETS as normalised tensors. mean and std are over all pixels of the training set, in exact integers."""
+    """One of DATASETS as normalised tensors; mean and std are over all training pixels, in exact integers."""
     if dataset not in DATASETS:
         raise ValueError(f"unknown dataset {dataset!r}: expected one of {', '.join(DATASETS)}.")
     raw = DATASETS[dataset]()
@@ -53,7 +55,9 @@ def load(dataset: str) -> Data:
 
 
 def hold_out(data: Data, fraction: float, seed: int) -> Data:
-    """The same data with a random part of the *training* set in the place of the test set, to choose hyper-parameters on."""
+    """The same data with a random part of the *training* set in the place of the test set, to choose hyper-parameters
+    on.
+    """
     order = torch.from_numpy(numpy_rng(seed, "validation").permutation(len(data.y_train)))
     held, kept = order.split([round(fraction * len(order)), len(order) - round(fraction * len(order))])
     x, y = data.x_train, data.y_train
@@ -80,7 +84,9 @@ class IID:
 
 @dataclass(frozen=True)
 class ByLabel:
-    """Samples sorted by label, cut into n_clients * shards pieces, `shards` random pieces a client (McMahan et al., 2017)."""
+    """Samples sorted by label, cut into n_clients * shards pieces, `shards` random pieces a client (McMahan et al.,
+    2017).
+    """
 
     shards: int = 2
 
@@ -91,21 +97,27 @@ class ByLabel:
     def split(self, labels, n_clients: int, seed: int = 0) -> list[np.ndarray]:
         labels = _check_labels(labels, n_clients)
         if n_clients * self.shards > len(labels):
-            raise ValueError(f"{n_clients} clients x {self.shards} shards exceed {len(labels)} samples: use fewer of either.")
+            raise ValueError(
+                f"{n_clients} clients x {self.shards} shards exceed {len(labels)} samples: use fewer of either."
+            )
         rng = numpy_rng(seed, "partition")
         shuffled = rng.permutation(len(labels))
         pieces = np.array_split(shuffled[np.argsort(labels[shuffled], kind="stable")], n_clients * self.shards)
-        return [np.concatenate([pieces[i] for i in mine]) for mine in rng.permutation(len(pieces)).reshape(n_clients, -1)]
+        return [
+            np.concatenate([pieces[i] for i in mine]) for mine in rng.permutation(len(pieces)).reshape(n_clients, -1)
+        ]
 
 
 @dataclass(frozen=True)
 class Dirichlet:
     """A true partition (disjoint and complete) with label skew rho: small rho, few classes a client.
 
-    equal=True: all clients hold n / n_clients samples (sizes differ by one at most). Client i draws label ratios p_i ~ Dir(rho, ..., rho); the clients take
-    one sample each in turn, its class drawn from p_i among the classes that are not used up.
-    equal=False: each class is divided over the clients by ratios ~ Dir(rho, ..., rho), so that sizes differ as well (Hsu et al., 2019; Li et al., 2022).
-    The division is drawn again, `tries` times at most, until every client holds `min_size` samples.
+    equal=True: all clients hold n / n_clients samples (sizes differ by one at most). Client i draws label ratios
+    p_i ~ Dir(rho, ..., rho); the clients take one sample each in turn, its class drawn from p_i among the classes that
+    are not used up.
+    equal=False: each class is divided over the clients by ratios ~ Dir(rho, ..., rho), so that sizes differ as well
+    (Hsu et al., 2019; Li et al., 2022). The division is drawn again, `tries` times at most, until every client holds
+    `min_size` samples; min_size=0 accepts clients without any.
     """
 
     rho: float
@@ -127,8 +139,9 @@ class Dirichlet:
             if best >= self.min_size:
                 return clients
         raise ValueError(
-            f"Dirichlet(rho={self.rho}) over {n_clients} clients: after {self.tries} draws the smallest client held {best} of {len(labels)} samples at best, "
-            f"{self.min_size} wanted; raise rho, or lower n_clients or min_size."
+            f"Dirichlet(rho={self.rho}) over {n_clients} clients: after {self.tries} draws the smallest client held "
+            f"{best} of {len(labels)} samples at best, {self.min_size} wanted; raise rho, or lower n_clients or "
+            "min_size."
         )
 
     def _unequal(self, labels, n_clients, rng) -> list[np.ndarray]:
@@ -144,8 +157,8 @@ class Dirichlet:
         smallest = len(labels) // n_clients
         if smallest < self.min_size:
             raise ValueError(
-                f"Dirichlet(rho={self.rho}) over {n_clients} clients: the smallest client would hold {smallest} of {len(labels)} samples, "
-                f"{self.min_size} wanted; lower n_clients or min_size."
+                f"Dirichlet(rho={self.rho}) over {n_clients} clients: the smallest client would hold {smallest} of "
+                f"{len(labels)} samples, {self.min_size} wanted; lower n_clients or min_size."
             )
         pools = [list(rng.permutation(np.flatnonzero(labels == label))) for label in np.unique(labels)]
         left = np.array([len(pool) for pool in pools])
@@ -163,7 +176,8 @@ class Dirichlet:
 class DirichletDraws:
     """The scheme of the authors' script: n / n_clients draws a client, each from the client's own Dir(rho, ..., rho).
 
-    A class that is used up is reshuffled and used again, so this is no partition: some samples are held twice, others by nobody.
+    A class that is used up is reshuffled and used again, so this is no partition: some samples are held twice, others
+    by nobody.
     """
 
     rho: float
@@ -196,7 +210,9 @@ def _check_rho(rho: float) -> None:
 def _check_labels(labels, n_clients: int) -> np.ndarray:
     labels = np.asarray(labels)
     if not 1 <= n_clients <= len(labels):
-        raise ValueError(f"{n_clients} clients were asked for with {len(labels)} samples: expected 1 to {len(labels)} clients.")
+        raise ValueError(
+            f"{n_clients} clients were asked for with {len(labels)} samples: expected 1 to {len(labels)} clients."
+        )
     return labels
 
 

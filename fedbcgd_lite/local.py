@@ -12,7 +12,9 @@ from .flat import Flat
 
 @dataclass
 class LocalSGD:
-    """What an algorithm's `train` gets to work with: the client's data and this round's plan, as functions of a flat vector."""
+    """What an algorithm's `train` gets to work with: the client's data and this round's plan, as functions of a flat
+    vector.
+    """
 
     flat: Flat
     inputs: Tensor  # (n, ...) the whole training set; batches index into it
@@ -20,7 +22,9 @@ class LocalSGD:
     batches: list[np.ndarray]  # this round's mini-batches, T of them
     lr: float  # eta_r
     weight_decay: float = 0.0
-    loss: float = field(default=float("nan"), init=False)  # mean mini-batch loss along the last call, a measurement only
+    loss: float = field(
+        default=float("nan"), init=False
+    )  # mean mini-batch loss along the last call, a measurement only
 
     @property
     def steps(self) -> int:
@@ -28,7 +32,9 @@ class LocalSGD:
         return len(self.batches)
 
     def __call__(self, x: Tensor, mask: Tensor | None = None, correction: Callable | None = None) -> Tensor:
-        """y after T steps from x. mask (d,): coordinates that train; correction(y, batch) -> (d,) is added to the gradient."""
+        """y after T steps from x. mask (d,): coordinates that train; correction(y, batch) -> (d,) is added to the
+        gradient.
+        """
         y, losses = x.clone(), []
         for batch in self.batches:
             g, loss = self._gradient(y, batch)
@@ -47,7 +53,7 @@ class LocalSGD:
         return self._gradient(y, batch)[0]
 
     def full_gradient(self, x: Tensor) -> Tensor:
-        """Gradient (d,) of the client's whole objective f_i at x: the mean over its samples, weight decay not included."""
+        """Gradient (d,) of the client's whole objective f_i at x, weight decay not included."""
         samples = np.unique(np.concatenate(self.batches))
         return self.gradient(x, samples)
 

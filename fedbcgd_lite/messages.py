@@ -3,7 +3,8 @@
 A *message* is a dict of payloads. A *payload* has `.bits` and `.floats` (its cost, read off the tensors it holds) and
 `.decode()` (the tensor that the receiver reconstructs). Client numbers and block numbers are not counted.
 
-`Dense` is the only payload so far. `Sparse` (values and indices) and `Quantized` (levels, signs and a norm per bucket) fit the
+`Dense` is the only payload so far. `Sparse` (values and indices) and `Quantized` (levels, signs and a norm per bucket)
+fit the
 same three names: their `.bits` come from the packed tensors, and `.floats` is bits / 32.
 """
 
@@ -54,7 +55,8 @@ class Mail:
         return _mean([letter.content[key] for letter in self.letters])
 
     def block_means(self, key: str) -> Iterator[tuple[slice, Tensor]]:
-        """For each cut that somebody sent: the cut, and the mean over the clients that sent it *in this round* (K for a block, S for the shared one).
+        """For each cut that somebody sent: the cut, and the mean over the clients that sent it *in this round* (K for a
+        block, S for the shared one).
 
         A block that nobody sent does not appear.
         """

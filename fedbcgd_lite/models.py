@@ -8,7 +8,8 @@ from torch.nn import functional as F
 class LeNet5(nn.Module):
     """LeNet-5 of Table 7: two 5x5 convolutions, three linear layers, ReLU, max-pooling by 2.
 
-    width: channels of the convolutions (64 in the paper); the hidden layers keep the paper's ratio, 6 and 3 times the width.
+    width: channels of the convolutions (64 in the paper); the hidden layers keep the paper's ratio, 6 and 3 times the
+    width.
     image: shape of one input, (channels, height, width) in pixels.
     """
 
@@ -25,7 +26,9 @@ class LeNet5(nn.Module):
         self.fc3 = nn.Linear(3 * width, n_classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x.contiguous(memory_format=torch.channels_last)  # the same numbers in the order that CPU convolutions are fast in
+        x = x.contiguous(
+            memory_format=torch.channels_last
+        )  # the same numbers in the order that CPU convolutions are fast in
         x = F.max_pool2d(F.relu(self.conv1(x)), 2)  # (B, width, 14, 14) for 32 x 32 pixels
         x = F.max_pool2d(F.relu(self.conv2(x)), 2)  # (B, width, 5, 5)
         x = F.relu(self.fc1(x.flatten(1)))  # (B, 6 width)

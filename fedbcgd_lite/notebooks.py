@@ -1,4 +1,6 @@
-"""Executing the notebooks: papermill with a few refusals, so that a notebook that did not really run is never taken for one that did."""
+"""Executing the notebooks: papermill with a few refusals, so that a notebook that did not really run is never taken for
+one that did.
+"""
 
 import shutil
 from pathlib import Path
@@ -8,13 +10,13 @@ import papermill
 from nbclient.exceptions import DeadKernelError
 from papermill.exceptions import PapermillException
 
-from .experiments import results_folder
+from .runs import results_folder
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
 
 
 class NotebookError(Exception):
-    """A notebook that cannot be run as asked, or that failed; the message says which, and where the executed copy lies."""
+    """A notebook that cannot be run as asked, or that failed; the message says which and where its copy lies."""
 
 
 def names() -> list[str]:
@@ -51,9 +53,16 @@ def execute(name: str, profile: str, given: dict) -> Path:
     except (PapermillException, DeadKernelError) as error:
         last = str(error).strip().splitlines()[-1]
         raise NotebookError(f"{name} failed: {last}\nThe notebook as far as it ran is kept in {target}") from error
-    not_run = [cell for cell in nbformat.read(target, as_version=4).cells if cell.cell_type == "code" and cell.source.strip() and cell.execution_count is None]
+    not_run = [
+        cell
+        for cell in nbformat.read(target, as_version=4).cells
+        if cell.cell_type == "code" and cell.source.strip() and cell.execution_count is None
+    ]
     if not_run:
-        raise NotebookError(f"{name} ended early: {len(not_run)} code cells were not run\nThe notebook as far as it ran is kept in {target}")
+        raise NotebookError(
+            f"{name} ended early: {len(not_run)} code cells were not run\nThe notebook as far as it ran is kept in "
+            f"{target}"
+        )
     return target
 
 

@@ -1,4 +1,6 @@
-"""Files that are never half-written and never silently wrong: one JSON record a finished run, one checkpoint a run in progress."""
+"""Files that are never half-written and never silently wrong: one JSON record a finished run, one checkpoint a run in
+progress.
+"""
 
 import contextlib
 import hashlib
@@ -19,7 +21,7 @@ class StorageError(OSError):
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Write beside and rename: a reader sees the old file or the new one, nothing between, whatever happens on the way."""
+    """Write beside and rename: a reader sees the old file or the new one, whatever happens on the way."""
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,7 +36,10 @@ def write_atomic(path: Path, content: bytes) -> None:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
         kept = "the file that was there is untouched" if path.exists() else "nothing was written"
-        raise StorageError(f"could not write {path} ({error.strerror}): {kept}; make the folder writable or free some space, then run again.") from error
+        raise StorageError(
+            f"could not write {path} ({error.strerror}): {kept}; make the folder writable or free some space, then "
+            "run again."
+        ) from error
 
 
 def check_writable(folder: Path) -> None:

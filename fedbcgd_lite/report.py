@@ -1,7 +1,8 @@
-"""Results as tables and figures, and beside the paper's numbers. The only module that imports pandas, matplotlib and seaborn."""
+"""Results as tables and figures, and beside the paper's numbers. The only module that imports pandas, matplotlib and
+seaborn.
+"""
 
 import io
-from collections.abc import Callable
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -11,7 +12,8 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from . import data, models, records
-from .experiments import Result, results_folder
+from .results import Result
+from .runs import results_folder
 
 PAPER = Path(__file__).parent / "paper"
 AXES = {
@@ -30,24 +32,41 @@ COLORS = {  # one colour a method in every figure
     "FedBCGD (no shared block, no momentum)": "#e6a700",
     "FedBCGD (freezing, no momentum)": "#8e44ad",
 }
-STYLE = {"axes.grid": True, "grid.alpha": 0.3, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False, "pdf.fonttype": 42}
+STYLE = {
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "pdf.fonttype": 42,
+}
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
 
 
 def frame(results: list[Result], by: str | None = None) -> pd.DataFrame:
-    """All measurements in long format, one row an evaluation: method, model, dataset, seed, round, upload_d, upload_nominal_d, upload_bits,
-    download_bits, accuracy (percent), test_loss, train_loss. Uploads and downloads are per participating client since the start.
+    """All measurements in long format, one row an evaluation: method, model, dataset, seed, round, upload_d,
+    upload_nominal_d, upload_bits,
+    download_bits, accuracy (percent), test_loss, train_loss. Uploads and downloads are per participating client since
+    the start.
 
     by: a field of the algorithm or of the task that is added to the method's name.
     """
-    return pd.concat([pd.DataFrame(r.rows).assign(**_identity(r, by))[[*_identity(r, by), *r.rows[0]]] for r in results], ignore_index=True)
+    return pd.concat(
+        [pd.DataFrame(r.rows).assign(**_identity(r, by))[[*_identity(r, by), *r.rows[0]]] for r in results],
+        ignore_index=True,
+    )
 
 
 def _identity(r: Result, by: str | None = None) -> dict:
     method = r.run.algorithm.label if by is None else f"{r.run.algorithm.label}, {by} = {_field(r, by)}"
-    return {"method": method, "model": models.LABELS[r.run.task.model], "dataset": data.LABELS[r.run.task.dataset], "seed": r.run.seed}
+    return {
+        "method": method,
+        "model": models.LABELS[r.run.task.model],
+        "dataset": data.LABELS[r.run.task.dataset],
+        "seed": r.run.seed,
+    }
 
 
 def _field(r: Result, name: str):
@@ -55,18 +74,26 @@ def _field(r: Result, name: str):
         return r.run.algorithm.label
     holder = next((h for h in (r.run.algorithm, r.run.task, r.run) if hasattr(h, name)), None)
     if holder is None:
-        raise ValueError(f"{r.run.algorithm.label} has no field {name!r}: expected a field of the algorithm or of the task.")
+        raise ValueError(
+            f"{r.run.algorithm.label} has no field {name!r}: expected a field of the algorithm or of the task."
+        )
     return getattr(holder, name)
 
 
 def final_accuracy(result: Result) -> float:
     """Mean accuracy (percent) of the last 10 % of the evaluations, at least one; NaN for a run that diverged."""
     accuracy = [row["accuracy"] for row in result.rows]
-    return float("nan") if result.record["status"] == "diverged" else float(np.mean(accuracy[-max(1, len(accuracy) // 10) :]))
+    return (
+        float("nan")
+        if result.record["status"] == "diverged"
+        else float(np.mean(accuracy[-max(1, len(accuracy) // 10) :]))
+    )
 
 
 def to_target_d(result: Result, target: float) -> float:
-    """Uploaded floats (units of d) at the first evaluation with at least `target` percent accuracy; infinity when it is never reached."""
+    """Uploaded floats (units of d) at the first evaluation with at least `target` percent accuracy; infinity when it is
+    never reached.
+    """
     return next((row["upload_d"] for row in result.rows if row["accuracy"] >= target), float("inf"))
 
 
@@ -76,9 +103,17 @@ def floats_to(results: list[Result], target: float, by: str | None = None) -> pd
     return pd.DataFrame(rows).pivot_table(index="method", columns="seed", values="to_target_d", sort=False)
 
 
-def table(results: list[Result], target: float, by: str | None = None, paper_table: int | None = None, paper_dataset: str | None = None) -> pd.DataFrame:
-    """One row a method: method, model, dataset, target, budget_d, mean and std of the final accuracy (percent) over seeds, to_target_d (mean over seeds,
-    empty unless every seed reached the target), seeds, and the paper's mean, std and to_target_d for the same method and model where it has them."""
+def table(
+    results: list[Result],
+    target: float,
+    by: str | None = None,
+    paper_table: int | None = None,
+    paper_dataset: str | None = None,
+) -> pd.DataFrame:
+    """One row a method: method, model, dataset, target, budget_d, mean and std of the final accuracy (percent) over
+    seeds, to_target_d (mean over seeds,
+    empty unless every seed reached the target), seeds, and the paper's mean, std and to_target_d for the same method
+    and model where it has them."""
     rows = []
     for _, group in _groups(results, by).items():
         final, reached = [final_accuracy(r) for r in group], [to_target_d(r, target) for r in group]
@@ -86,7 +121,12 @@ def table(results: list[Result], target: float, by: str | None = None, paper_tab
         rows.append(
             {
                 **{name: value for name, value in _identity(group[0], by).items() if name != "seed"},
-                **{"target": target, "budget_d": group[0].run.task.budget_d, "mean": np.mean(final), "std": np.std(final, ddof=1) if len(final) > 1 else np.nan},
+                **{
+                    "target": target,
+                    "budget_d": group[0].run.task.budget_d,
+                    "mean": np.mean(final),
+                    "std": np.std(final, ddof=1) if len(final) > 1 else np.nan,
+                },
                 **{"to_target_d": mean_reached if np.isfinite(mean_reached) else np.nan, "seeds": len(group)},
             }
         )
@@ -94,15 +134,20 @@ def table(results: list[Result], target: float, by: str | None = None, paper_tab
 
 
 def compare(ours: pd.DataFrame, paper_table: int | None, paper_dataset: str | None) -> pd.DataFrame:
-    """The paper's mean, std and to_target_d (Tables 2-6) beside ours, matched by method and model; empty where the paper prints none.
+    """The paper's mean, std and to_target_d (Tables 2-6) beside ours, matched by method and model; empty where the
+    paper prints none.
 
-    paper_dataset says which column of the paper's table is meant ("CIFAR10", "CIFAR100"): our stand-in has another name, and other numbers.
+    paper_dataset says which column of the paper's table is meant ("CIFAR10", "CIFAR100"): our stand-in has another
+    name, and other numbers.
     """
     columns = {"mean": "paper_mean", "std": "paper_std", "floats_to_target_d": "paper_to_target_d"}
     paper = pd.read_csv(PAPER / "tables.csv")
     paper = paper[(paper["table"] == paper_table) & (paper["dataset"] == paper_dataset)].rename(columns=columns)
     if paper_table is not None and paper.empty:
-        raise ValueError(f"the paper's Table {paper_table} has no column {paper_dataset!r}: expected a table from 2 to 6 and CIFAR10, CIFAR100 or TinyImageNet.")
+        raise ValueError(
+            f"the paper's Table {paper_table} has no column {paper_dataset!r}: expected a table from 2 to 6 and "
+            "CIFAR10, CIFAR100 or TinyImageNet."
+        )
     return ours.merge(paper[["method", "model", *columns.values()]], how="left", on=["method", "model"])
 
 
@@ -117,8 +162,17 @@ def _groups(results: list[Result], by: str | None = None) -> dict[str, list[Resu
 # --- figures --------------------------------------------------------------------------------------------------------
 
 
-def curves(results: list[Result], x: str = "upload_d", y: str = "accuracy", by: str | None = None, target: float | None = None, ax=None) -> Figure:
-    """Mean over seeds and a band from the lowest to the highest seed, one colour a method; x and y are columns of `frame`."""
+def curves(
+    results: list[Result],
+    x: str = "upload_d",
+    y: str = "accuracy",
+    by: str | None = None,
+    target: float | None = None,
+    ax=None,
+) -> Figure:
+    """Mean over seeds and a band from the lowest to the highest seed, one colour a method; x and y are columns of
+    `frame`.
+    """
     with plt.rc_context(STYLE):
         ax = ax or plt.subplots(figsize=(7.5, 4.2), layout="constrained")[1]
         groups = _groups(results, by)
@@ -130,7 +184,9 @@ def curves(results: list[Result], x: str = "upload_d", y: str = "accuracy", by: 
             ax.fill_between(xs, ys.min(0), ys.max(0), color=color, alpha=0.15, lw=0)
         if target is not None:
             ax.axhline(target, color="black", lw=0.8, ls=":")
-        ax.set(xlabel=AXES.get(x, x), ylabel=AXES.get(y, y) if not results[0].run.task.validation else f"validation {y}")
+        ax.set(
+            xlabel=AXES.get(x, x), ylabel=AXES.get(y, y) if not results[0].run.task.validation else f"validation {y}"
+        )
         ax.legend(fontsize=8.5, loc="lower right" if y == "accuracy" else "best")
         return _closed(ax.figure)
 
@@ -154,7 +210,14 @@ def allocation(result: Result, rounds: int = 12) -> Figure:
                 left.add_patch(plt.Rectangle((r + 0.54, place + 0.04), 0.92, 0.92, color=palette[one["block"]], lw=0))
                 left.text(r + 1, place + 0.5, one["client"], ha="center", va="center", fontsize=8, color="white")
         most = max(map(len, shown))
-        left.set(xlim=(0.4, len(shown) + 0.6), ylim=(most + 0.1, -0.1), xlabel="round", ylabel="sampled clients (their numbers)", xticks=range(1, len(shown) + 1), yticks=[])
+        left.set(
+            xlim=(0.4, len(shown) + 0.6),
+            ylim=(most + 0.1, -0.1),
+            xlabel="round",
+            ylabel="sampled clients (their numbers)",
+            xticks=range(1, len(shown) + 1),
+            yticks=[],
+        )
         names, own = [f"block {j + 1}" for j in range(len(blocks["sizes"]))], np.array(blocks["sizes"]) / result.d
         right.barh(names, own, color=palette)
         right.barh(names, blocks["shared"] / result.d, left=own, color="#555555", label="shared block")
@@ -166,8 +229,14 @@ def allocation(result: Result, rounds: int = 12) -> Figure:
 
 
 def allocation_frame(result: Result) -> pd.DataFrame:
-    """One row a participant and round (counted from 1): method, model, dataset, seed, round, client, block, upload_floats, upload_d."""
-    rows = [{**_identity(result), "round": r, **one, "upload_d": one["upload_floats"] / result.d} for r, participants in enumerate(result.rounds, start=1) for one in participants]
+    """One row a participant and round (counted from 1): method, model, dataset, seed, round, client, block,
+    upload_floats, upload_d.
+    """
+    rows = [
+        {**_identity(result), "round": r, **one, "upload_d": one["upload_floats"] / result.d}
+        for r, participants in enumerate(result.rounds, start=1)
+        for one in participants
+    ]
     return pd.DataFrame(rows)
 
 
@@ -177,7 +246,9 @@ def partition_map(labels, clients, ax=None) -> Figure:
     counts = np.array([np.bincount(labels[client], minlength=labels.max() + 1) for client in clients])
     with plt.rc_context({**STYLE, "axes.grid": False}):
         ax = ax or plt.subplots(figsize=(9, 2.4), layout="constrained")[1]
-        sns.heatmap(counts.T, ax=ax, cmap="rocket_r", vmin=0, cbar_kws={"label": "samples"}, xticklabels=10, yticklabels=2)
+        sns.heatmap(
+            counts.T, ax=ax, cmap="rocket_r", vmin=0, cbar_kws={"label": "samples"}, xticklabels=10, yticklabels=2
+        )
         ax.set(xlabel="client", ylabel="class")
         ax.tick_params(rotation=0)
         return _closed(ax.figure)
@@ -192,7 +263,10 @@ def _closed(figure: Figure) -> Figure:
 def save(item: str, figure: Figure, content: pd.DataFrame, profile: str) -> None:
     """figures/<profile>/<item>.png, .pdf and .csv: the same bytes whenever the same results are drawn."""
     folder = results_folder(profile)
-    for kind, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None, "Producer": None, "Creator": None})):
+    for kind, metadata in (
+        ("png", {"Software": None}),
+        ("pdf", {"CreationDate": None, "Producer": None, "Creator": None}),
+    ):
         buffer = io.BytesIO()
         figure.savefig(buffer, format=kind, dpi=160, metadata=metadata)
         records.write_atomic(folder / f"{item}.{kind}", buffer.getvalue())

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -73,13 +73,19 @@ def simulate(
     plan: Callable = plan,
     **fields,
 ) -> Trajectory:
-    """Run an algorithm on a problem; `fields` are those of `Training` when none is given: simulate(problem, FedAvg(), rounds=50, lr=0.1).
+    """Run an algorithm on a problem: simulate(problem, FedAvg(), rounds=50, lr=0.1).
 
-    The result is a pure function of (problem, algorithm, training, seed), wherever it was interrupted and resumed.
-    on_round is called after every round; select and plan replace the sampling of clients and of mini-batches.
+    `fields` are those of `Training`; they change `training` where it is given. on_round is called after every round;
+    select and plan replace the sampling of clients and of mini-batches. The result is a pure function of (problem,
+    algorithm, training, seed), wherever it was interrupted and resumed.
     """
+    unknown = [name for name in fields if name not in Training.__dataclass_fields__]
+    if unknown:
+        known = ", ".join(Training.__dataclass_fields__)
+        raise ValueError(f"simulate() was given {', '.join(unknown)}: expected names among {known}.")
+    training = replace(training, **fields) if training else Training(**fields)
     with one_thread():
-        loop = _Loop(problem, algorithm, training or Training(**fields), seed, select, plan)
+        loop = _Loop(problem, algorithm, training, seed, select, plan)
         trajectory = resume or loop.start()
         while not loop.finished(trajectory):
             loop.play(trajectory)
@@ -112,21 +118,29 @@ class _Loop:
         self.blocks = algorithm.layout(partition(problem.model, algorithm.blocks))
         self.flat = Flat(problem.model, self.blocks, problem.loss, problem.device)
         self.clients = [np.concatenate(problem.clients)] if algorithm.pooled else problem.clients
-        self.holders = np.flatnonzero([len(client) for client in self.clients])
+        self.holders = np.array([0]) if algorithm.pooled else problem.holders()
         self.S = 1 if algorithm.pooled else training.clients_per_round
         if self.S > len(self.holders):
-            raise ValueError(f"clients_per_round = {self.S} was given: only {len(self.holders)} clients hold data, expected 1 to {len(self.holders)}.")
+            raise ValueError(
+                f"clients_per_round = {self.S} was given: only {len(self.holders)} clients hold data, expected 1 to "
+                f"{len(self.holders)}."
+            )
         if algorithm.pooled and training.rounds is None:
-            raise ValueError(f"{algorithm.label} uploads nothing, so budget_d = {training.budget_d} never ends the run: give rounds.")
+            raise ValueError(
+                f"{algorithm.label} uploads nothing, so budget_d = {training.budget_d} never ends the run: give rounds."
+            )
         self.server, self.blank = algorithm.init(self.flat.x0.clone(), len(self.clients))
 
     def start(self) -> Trajectory:
+        """The state before the first round, evaluated."""
         trajectory = Trajectory(self.blocks, self.server)
         self.evaluate(trajectory)
         return trajectory
 
     def finished(self, t: Trajectory) -> bool:
-        """True when R rounds are played, when another round like the last one would exceed the budget, or after divergence."""
+        """True when R rounds are played, when another round like the last one would exceed the budget, or after
+        divergence.
+        """
         rounds, budget_d = self.training.rounds, self.training.budget_d
         out_of_rounds = rounds is not None and t.round >= rounds
         next_upload = t.upload_floats + t.last_upload_floats

@@ -1,0 +1,58 @@
+"""How long runs will take, from a short measurement on this machine."""
+
+import dataclasses
+import time
+from functools import lru_cache
+
+import numpy as np
+
+from . import algorithms
+from .blocks import partition
+from .problem import Problem
+from .runs import Run, Task
+from .simulate import simulate
+
+
+def estimate(runs: list[Run], device: str = "cpu") -> float:
+    """Seconds that the runs would take one after another."""
+    return sum(_seconds(run, *_measure(dataclasses.replace(run.task, lr=0.01), device)) for run in runs)
+
+
+def _seconds(run: Run, problem: Problem, step: float, evaluation: float) -> float:
+    """Seconds of one run: its rounds times local steps, and its evaluations."""
+    layout = run.algorithm.layout(partition(problem.model, run.algorithm.blocks))
+    upload_d = layout.mean_upload_d * layout.n_blocks * run.algorithm.nominal_upload_d(layout)
+    by_budget = run.task.budget_d / upload_d if run.task.budget_d and upload_d else np.inf
+    rounds = min(run.task.rounds or np.inf, by_budget)
+    evaluations = rounds * min(1, upload_d / run.task.eval_every_d if run.task.eval_every_d else 1)
+    return rounds * _steps_per_round(run.task, problem) * step + evaluations * evaluation
+
+
+def _steps_per_round(task: Task, problem: Problem) -> float:
+    samples = np.mean([len(client) for client in problem.clients])
+    return task.clients_per_round * task.local_epochs * np.ceil(samples / task.batch_size)
+
+
+@lru_cache(maxsize=4)
+def _measure(task: Task, device: str) -> tuple[Problem, float, float]:
+    """(problem, seconds of a local step, seconds of an evaluation) from three short rounds of FedAvg.
+
+    The first round warms up, the second one has no evaluation, the last one has.
+    """
+    problem, marks = task.problem(0, device), []
+    short = {"rounds": 3, "budget_d": None, "eval_every_d": 1e9, "clients_per_round": min(4, task.clients_per_round)}
+    probe = dataclasses.replace(task, **short, local_epochs=1)
+    simulate(problem, algorithms.FedAvg(), probe, on_round=lambda t: marks.append(time.monotonic()))
+    of_steps, with_evaluation = marks[1] - marks[0], marks[2] - marks[1]
+    return problem, of_steps / _steps_per_round(probe, problem), max(0.0, with_evaluation - of_steps)
+
+
+def duration(seconds: float) -> str:
+    """A time for people."""
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 90
+        else f"{seconds / 60:.0f} min"
+        if seconds < 5400
+        else f"{seconds / 3600:.1f} h"
+    )

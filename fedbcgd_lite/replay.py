@@ -1,0 +1,53 @@
+"""Do the kept records still describe the code? Their first rounds, computed again and compared."""
+
+import dataclasses
+from pathlib import Path
+
+import joblib
+
+from . import records
+from .experiments import default_jobs
+from .problem import resolve_device
+from .results import Result, rounds_of
+from .runs import from_plain
+from .simulate import simulate
+
+REPLAYED = 2  # evaluations that are computed again
+LOSS_TOLERANCE = 1e-2  # relative; another processor rounds differently, and training amplifies it
+ACCURACY_TOLERANCE = 2.0  # percent
+
+
+def replay(paths: list[Path], device: str = "auto", jobs: int | None = None) -> dict[Path, str]:
+    """Compute the first evaluations of kept records again; returns what differs, by path (empty when all agree)."""
+    jobs = jobs or default_jobs(resolve_device(device))
+    found = joblib.Parallel(n_jobs=jobs)(joblib.delayed(_replay_one)(path, resolve_device(device)) for path in paths)
+    return {path: difference for path, difference in zip(paths, found) if difference}
+
+
+def _replay_one(path: Path, device: str) -> str | None:
+    record = records.read_record(path)
+    if record is None:
+        return "no valid record"
+    try:
+        run = from_plain(record["run"])
+    except (KeyError, TypeError, ValueError) as error:
+        return f"describes no run of this version ({error})"
+    if run.key != record["key"]:
+        return "its key is not the key of its run in this version"
+    kept = Result(run, record)
+    rows = kept.rows[: REPLAYED + 1]
+    short = dataclasses.replace(run.task, rounds=max(1, rows[-1]["round"]), budget_d=None)
+    t = simulate(run.task.problem(run.seed, device), run.algorithm, short, run.seed)
+    if rounds_of(t.ledger, t.round) != record["rounds"][: t.round]:
+        return "other clients, blocks or uploads"
+    for was, now in zip(rows, t.rows):
+        for name in was:
+            tolerance = {"accuracy": ACCURACY_TOLERANCE, "test_loss": LOSS_TOLERANCE, "train_loss": LOSS_TOLERANCE}.get(
+                name, 0
+            )
+            scale = 1 if name == "accuracy" else abs(was[name] or 0)
+            if was[name] != now[name] and (
+                None in (was[name], now[name]) or abs(was[name] - now[name]) > tolerance * scale
+            ):
+                return f"{name} in round {was['round']} was {was[name]}, is now {now[name]}"
+    return None

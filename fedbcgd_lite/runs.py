@@ -1,0 +1,159 @@
+"""What a run is: a task, an algorithm and a seed; the profiles that say how large tasks are; where results are kept."""
+
+import csv
+import dataclasses
+import itertools
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import algorithms, blocks, data, models, records
+from .algorithms import Algorithm
+from .problem import Problem, Training
+from .rng import global_rng
+
+
+@dataclass(frozen=True)
+class Task(Training):
+    """A data set, a model and a partition, with the protocol that they are trained by."""
+
+    profile: str = "custom"  # results are kept in figures/<profile>
+    dataset: str = "fmnist12k"
+    model: str = "lenet5"
+    width: int = 64
+    n_clients: int = 100  # M
+    partition: object = field(default=data.Dirichlet(0.6))
+    validation: float = 0.0  # part of the training set to hold out and to evaluate on, in the place of the test set
+
+    def __post_init__(self):
+        super().__post_init__()
+        for what, value, known in (("dataset", self.dataset, data.DATASETS), ("model", self.model, models.MODELS)):
+            if value not in known:
+                raise ValueError(f"unknown {what} {value!r}: expected one of {', '.join(known)}.")
+        if not isinstance(self.partition, data.PARTITIONS):
+            raise ValueError(
+                f"partition = {self.partition!r} was given: expected "
+                f"{', '.join(kind.__name__ for kind in data.PARTITIONS)}."
+            )
+        if not 1 <= self.clients_per_round <= self.n_clients:
+            raise ValueError(
+                f"clients_per_round = {self.clients_per_round} was given: expected 1 to {self.n_clients}, the number "
+                "of clients."
+            )
+        if not 0 <= self.validation < 1:
+            raise ValueError(
+                f"validation = {self.validation} was given: expected a fraction of the training set in [0, 1)."
+            )
+
+    def problem(self, seed: int, device: str = "cpu") -> Problem:
+        """The problem of one seed: its partition and its initial model."""
+        loaded = data.load(self.dataset)
+        if self.validation:
+            loaded = data.hold_out(loaded, self.validation, seed)
+        with global_rng(seed, "init"):  # the one place where modules are built
+            module = models.MODELS[self.model](tuple(loaded.x_train.shape[1:]), loaded.n_classes, self.width)
+        clients = self.partition.split(loaded.y_train.numpy(), self.n_clients, seed)
+        train, test = (loaded.x_train, loaded.y_train), (loaded.x_test, loaded.y_test)
+        return Problem(module, train, clients, test, device=device)
+
+
+FLOATS = (float, float | None)
+PROFILES = {
+    "laptop": {"width": 16, "budget_d": 40.0},
+    "smoke": {"width": 4, "budget_d": 2.0, "local_epochs": 1},
+}
+
+
+def task(profile: str = "laptop", **changes) -> Task:
+    """The task of a profile ("laptop", "smoke"), with any field of `Task` changed: task("laptop", lr=0.05)."""
+    if profile not in PROFILES:
+        raise ValueError(f"unknown profile {profile!r}: expected one of {', '.join(PROFILES)}.")
+    _check_fields(changes, _fields(Task), "task")
+    return Task(**{"profile": profile, **PROFILES[profile], **changes})
+
+
+def tuned(method: str) -> dict[str, float]:
+    """{"lr": ..., "momentum": ...} of a method, chosen on a validation split (notebooks/hyperparameters.ipynb)."""
+    with (Path(__file__).parent / "tuned.csv").open(newline="") as file:
+        rows = {row["method"]: row for row in csv.DictReader(file)}
+    if method not in rows:
+        raise ValueError(f"nothing was tuned for {method!r}: expected one of {', '.join(rows)}.")
+    return {name: float(rows[method][name]) for name in ("lr", "momentum") if rows[method][name]}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One algorithm on one task with one seed: everything that a result depends on, and nothing else."""
+
+    task: Task
+    algorithm: Algorithm
+    seed: int = 0
+
+    @property
+    def key(self) -> str:
+        """sha256 of the run's canonical JSON: the name under which its result is kept."""
+        return records.digest(to_plain(self))
+
+    @property
+    def path(self) -> Path:
+        """Where its record is kept."""
+        method = "-".join("".join(c if c.isalnum() else " " for c in self.algorithm.label).split()).lower()
+        return results_folder(self.task.profile) / "records" / f"{method}-s{self.seed}-{self.key[:12]}.json"
+
+
+def grid(task: Task, **fields) -> list[Run]:
+    """All combinations of the given values of `algorithm`, `seed` and the fields of `Task`.
+
+    grid(task, algorithm=[FedAvg(), FedBCGD()], seed=range(3), lr=[0.05, 0.1]) is twelve runs.
+    """
+    _check_fields(fields, ["algorithm", "seed", *_fields(Task)], "grid")
+    axes = {name: v if isinstance(v, (list, tuple, range)) else [v] for name, v in fields.items()}
+    runs = []
+    for values in itertools.product(*axes.values()):
+        chosen = dict(zip(axes, values))
+        of_run = {name: chosen.pop(name) for name in ("algorithm", "seed") if name in chosen}
+        runs.append(Run(dataclasses.replace(task, **chosen), **of_run))
+    return runs
+
+
+def _fields(kind) -> list[str]:
+    return [f.name for f in dataclasses.fields(kind)]
+
+
+def _check_fields(given: dict, known: list[str], caller: str) -> None:
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise ValueError(
+            f"{caller}() was given {', '.join(unknown)}: expected names among {', '.join(dict.fromkeys(known))}."
+        )
+
+
+def to_plain(value):
+    """Nested dataclasses as JSON values, each with the name of its class; 1 in a field of floats is 1.0."""
+    if dataclasses.is_dataclass(value):
+        fields = {f.name: (f.type, getattr(value, f.name)) for f in dataclasses.fields(value)}
+        plain = {
+            name: float(v) if kind in FLOATS and v is not None else to_plain(v) for name, (kind, v) in fields.items()
+        }
+        return {"class": type(value).__name__, **plain}
+    return [to_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def from_plain(value):
+    """The inverse of to_plain."""
+    if isinstance(value, dict):
+        kinds = {"Run": Run, "Task": Task, **vars(algorithms), **vars(blocks), **vars(data)}
+        return kinds[value["class"]](**{name: from_plain(item) for name, item in value.items() if name != "class"})
+    return tuple(map(from_plain, value)) if isinstance(value, list) else value
+
+
+def results_folder(profile: str) -> Path:
+    """figures/<profile> of the checkout that the current folder lies in, or of the current folder.
+
+    FEDBCGD_RESULTS=<folder> replaces `figures`.
+    """
+    if "FEDBCGD_RESULTS" in os.environ:
+        return Path(os.environ["FEDBCGD_RESULTS"]) / profile
+    here = Path.cwd()
+    root = next((folder for folder in (here, *here.parents) if (folder / "fedbcgd_lite").is_dir()), here)
+    return root / "figures" / profile

@@ -1,0 +1,173 @@
+"""The notebooks: their form, their committed outputs, what the runner refuses, and everything computed from nothing at smoke."""
+
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+from fedbcgd_lite import __main__, notebooks
+
+ROOT = Path(__file__).parent.parent
+ALL = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+@pytest.fixture(params=ALL, ids=lambda path: path.stem)
+def notebook(request):
+    return nbformat.read(request.param, as_version=4)
+
+
+def code(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+# --- form -----------------------------------------------------------------------------------------------------------
+
+
+def test_parameters_are_one_tagged_cell_of_commented_constants_with_profile_first(notebook):
+    (cell,) = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
+    lines = cell.source.splitlines()
+    assert lines[0].startswith('profile = "laptop"') and all(" # " in line for line in lines)
+
+
+def test_cells_are_few_and_short_and_define_no_function(notebook):
+    lengths = [len(cell.source.splitlines()) for cell in code(notebook)]
+    assert 15 <= len(notebook.cells) <= 25 and statistics.median(lengths) <= 7
+    assert not any(line.lstrip().startswith("def ") for cell in code(notebook) for line in cell.source.splitlines())
+
+
+def test_title_is_a_question(notebook):
+    assert notebook.cells[0].source.startswith("# ") and notebook.cells[0].source.endswith("?")
+
+
+def test_committed_outputs_are_of_one_complete_run_without_errors(notebook):
+    assert [cell.execution_count for cell in code(notebook)] == [*range(1, len(code(notebook)) + 1)]
+    outputs = [output for cell in code(notebook) for output in cell.outputs]
+    assert not [o for o in outputs if o.output_type == "error" or o.get("name") == "stderr"]
+    assert set(notebook.metadata) == {"kernelspec", "language_info"} and notebook.metadata.kernelspec.name == "python3"
+
+
+def test_something_is_checked_in_every_notebook(notebook):
+    checked = [cell for cell in code(notebook) if "nbval-check-output" in cell.metadata.get("tags", [])]
+    assert checked and all(cell.outputs for cell in checked)
+
+
+def test_committed_choice_of_hyperparameters_is_the_one_that_the_package_holds():
+    outputs = [o for cell in code(nbformat.read(ROOT / "notebooks/hyperparameters.ipynb", as_version=4)) for o in cell.outputs]
+    printed = "".join(output.get("text", "") for output in outputs)
+    assert printed.count(" True") == 3 and " False" not in printed
+
+
+# --- outputs --------------------------------------------------------------------------------------------------------
+
+
+def test_committed_outputs_and_tables_follow_from_the_committed_records(tmp_path):
+    """nbval at laptop: the checked cells print what is committed, and every CSV file comes out as it is committed."""
+    committed = ROOT / "figures" / "laptop"
+    shutil.copytree(committed / "records", tmp_path / "laptop" / "records")
+    environment = {**os.environ, "FEDBCGD_RESULTS": str(tmp_path), "PROGRESS": "0", "MPLBACKEND": "agg"}
+    words = ["-q", "-p", "no:cacheprovider", "-c", os.devnull, "--nbval-lax", "--rootdir", str(ROOT), str(ROOT / "notebooks")]
+    run = subprocess.run([sys.executable, "-m", "pytest", *words], env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout[-6000:]
+    for path in sorted(committed.glob("*.csv")):
+        assert (tmp_path / "laptop" / path.name).read_text() == path.read_text(), path.name
+    assert len([*(tmp_path / "laptop" / "records").iterdir()]) == len([*(committed / "records").iterdir()])
+
+
+def test_everything_is_computed_from_nothing_at_smoke(tmp_path, monkeypatch):
+    """Every notebook runs at the smallest size without a record, and writes its figure, its table and its verdicts."""
+    monkeypatch.setenv("FEDBCGD_RESULTS", str(tmp_path))
+    assert __main__.main(["figures", "--profile", "smoke", "--seeds", "1"]) == 0
+    written = {path.name for path in (tmp_path / "smoke").iterdir()}
+    for item in ("fig02_allocation", "fig05_ablation", "fig07_momentum", "hyperparameters"):
+        assert {f"{item}.png", f"{item}.pdf", f"{item}.csv"} <= written
+    assert "claims.csv" in written and len([*(tmp_path / "smoke" / "executed").iterdir()]) == len(ALL)
+
+
+def test_first_rounds_of_committed_records_are_computed_again_alike():
+    """`make replay` on one record of each method: they still describe the code."""
+    from fedbcgd_lite.replay import replay
+
+    paths = sorted((ROOT / "figures" / "laptop" / "records").glob("*-s0-*.json"))
+    one_each = list({path.name.rpartition("-s0-")[0]: path for path in paths}.values())
+    assert len(one_each) >= 5 and replay(one_each, "cpu") == {}
+
+
+# --- what the runner refuses ----------------------------------------------------------------------------------------
+
+PARAMETERS = new_code_cell('profile = "laptop"\ndevice = "cpu"', metadata={"tags": ["parameters"]})
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    """Write a notebook of the given cells as tmp_path/notebooks/trial.ipynb and point the runner there."""
+    monkeypatch.setattr(notebooks, "FOLDER", tmp_path / "notebooks")
+    monkeypatch.setenv("FEDBCGD_RESULTS", str(tmp_path / "figures"))
+    (tmp_path / "notebooks").mkdir()
+
+    def write(*cells):
+        content = new_notebook(cells=list(cells), metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}})
+        nbformat.write(content, tmp_path / "notebooks" / "trial.ipynb")
+
+    return write
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_not_exactly_one_parameters_cell(make, count, capsys):
+    make(*[new_code_cell("profile = 1", metadata={"tags": ["parameters"]}) for _ in range(count)])
+    assert __main__.main(["figures"]) == 1
+    assert f"trial.ipynb has {count} cells tagged 'parameters': exactly one" in capsys.readouterr().err
+
+
+def test_unknown_parameter(make, capsys):
+    make(PARAMETERS)
+    assert __main__.main(["figures", "--seeds", "2"]) == 1
+    assert "has no parameter seeds: expected names among profile, device" in capsys.readouterr().err
+
+
+def test_failing_cell_gives_a_nonzero_code_and_keeps_the_notebook(make, tmp_path, capsys):
+    make(PARAMETERS, new_code_cell("print(6 * 7)"), new_code_cell("1 / 0"), new_code_cell("print('never')"))
+    assert __main__.main(["figures"]) == 1
+    kept = tmp_path / "figures" / "laptop" / "executed" / "trial.ipynb"
+    message = capsys.readouterr().err
+    assert "trial failed: ZeroDivisionError" in message and str(kept) in message and "Traceback" not in message
+    assert "42" in kept.read_text()
+
+
+@pytest.mark.parametrize("end", ["import os; os._exit(0)", "get_ipython().ask_exit()"])
+def test_notebook_that_ends_early_is_not_taken_for_a_finished_one(make, end, tmp_path, capsys):
+    make(PARAMETERS, new_code_cell(end), new_code_cell("import time; time.sleep(1)"), new_code_cell("1"))
+    assert __main__.main(["figures"]) == 1
+    assert str(tmp_path / "figures" / "laptop" / "executed" / "trial.ipynb") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "exit_code", "message"),
+    [
+        (["--profile", "desktop"], 2, "unknown profile 'desktop': expected one of laptop, smoke"),
+        (["--only", "fig99"], 1, "no notebook 'fig99': expected one of 00_one_page"),
+        (["--device", "tpu"], 2, "unknown device 'tpu'"),
+    ],
+)
+def test_bad_choices_are_answered_in_one_sentence(words, exit_code, message, capsys):
+    assert __main__.main(["figures", *words]) == exit_code
+    captured = capsys.readouterr()
+    assert message in captured.err and "Traceback" not in captured.err and captured.out == ""
+
+
+@pytest.mark.parametrize("words", [["--seeds", "0"], ["--seeds", "two"], ["--jobs", "-1"]])
+def test_counts_must_be_whole_numbers(words, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        __main__.main(["figures", *words])
+    assert f"'{words[1]}' was given: expected a whole number of at least 1" in capsys.readouterr().err
+
+
+def test_status_and_replay_say_when_there_is_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("FEDBCGD_RESULTS", str(tmp_path))
+    assert __main__.main(["status"]) == 0 and "0 records" in capsys.readouterr().out
+    assert __main__.main(["replay"]) == 2 and "there are no records" in capsys.readouterr().err

@@ -1,0 +1,131 @@
+"""The repository keeps its own promises: dependencies, layers, the README's commands and numbers."""
+
+import ast
+import csv
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+import fedbcgd_lite
+from fedbcgd_lite import claims
+from fedbcgd_lite.blocks import partition
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "fedbcgd_lite"
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+README = (ROOT / "README.md").read_text()
+CLAIMS = tomllib.loads((PACKAGE / "paper" / "claims.toml").read_text())["claim"]
+
+
+def test_environment_and_pyproject_agree():
+    """conda gets Python in the version that pyproject asks for, and everything else from pyproject."""
+    dependencies = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    python = next(d for d in dependencies if isinstance(d, str) and d.startswith("python=")).removeprefix("python=")
+    assert PYPROJECT["project"]["requires-python"] == f">={python}"
+    assert {"pip", f"python={python}"} == {d for d in dependencies if isinstance(d, str)}
+    assert dependencies[-1] == {"pip": ["--constraint constraints.txt", "--editable .[all]"]}
+
+
+def test_extra_all_is_all_extras_and_constraints_pin_every_direct_dependency():
+    extras = dict(PYPROJECT["project"]["optional-dependencies"])
+    (everything,) = extras.pop("all")
+    assert sorted(everything.partition("[")[2].rstrip("]").split(",")) == sorted(extras)
+    pinned = {line.partition("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().splitlines()}
+    wanted = [*PYPROJECT["project"]["dependencies"], *(d for group in extras.values() for d in group)]
+    assert not [d for d in wanted if re.match(r"[\w-]+", d)[0].lower() not in pinned]
+
+
+def test_version_is_the_same_everywhere():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert PYPROJECT["project"]["version"] == fedbcgd_lite.__version__ == citation["version"]
+    assert citation["preferred-citation"]["doi"] == "10.1145/3664647.3681094"
+
+
+LAYERS = {  # module: what it may import from the package
+    "rng": set(),
+    "blocks": set(),
+    "models": set(),
+    "data": {"rng"},
+    "messages": {"blocks"},
+    "ledger": {"blocks"},
+    "flat": {"blocks"},
+    "algorithms": {"blocks", "messages", "rng"},
+    "local": {"flat"},
+}
+
+
+@pytest.mark.parametrize("module", LAYERS)
+def test_lower_layers_know_nothing_of_higher_ones(module):
+    tree = ast.parse((PACKAGE / f"{module}.py").read_text())
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level == 1]
+    assert {name for node in imports for name in ([node.module] if node.module else [a.name for a in node.names])} <= LAYERS[module]
+
+
+def test_only_the_reporting_modules_import_pandas_and_matplotlib():
+    heavy = re.compile(r"^\s*(?:import|from) (?:pandas|matplotlib|seaborn)", re.M)
+    users = {path.stem for path in PACKAGE.glob("*.py") if heavy.search(path.read_text())}
+    assert users <= {"report", "claims", "__main__"}
+
+
+def test_code_is_formatted_and_linted():
+    for words in (["format", "--check"], ["check"]):
+        run = subprocess.run([ROOT / ".venv/bin/ruff", *words, "."], cwd=ROOT, capture_output=True, text=True)
+        assert run.returncode == 0, run.stdout
+
+
+def test_claims_are_well_formed():
+    ids = [entry["id"] for entry in CLAIMS]
+    assert len(ids) == len(set(ids))
+    for entry in CLAIMS:
+        assert entry["quantity"] in {*claims.QUANTITIES, "best"} and entry["relation"] in ("<", ">", "within"), entry["id"]
+        assert (ROOT / "notebooks" / f"{entry['item']}.ipynb").exists() and ("than" in entry) != ("value" in entry)
+        assert entry["statement"].endswith(".") and entry["place"]
+
+
+def test_readme_shell_commands_exist():
+    """Each `make` line of the README is a target that make knows."""
+    lines = [line.split("#")[0].strip() for block in re.findall(r"```sh\n(.*?)```", README, re.S) for line in block.splitlines()]
+    targets = [line.split()[1:] for line in lines if line.startswith("make")]
+    assert ["figures"] in targets and ["test"] in targets
+    for words in targets:
+        subprocess.run(["make", "-n", *words], cwd=ROOT, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README, re.S))
+def test_readme_python_runs(block, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "README.md", "exec"), {})
+
+
+def test_readme_table_has_a_row_for_each_notebook_with_its_verdicts():
+    """Verdicts in the README are those of figures/laptop/claims.csv."""
+    with (ROOT / "figures/laptop/claims.csv").open(newline="") as file:
+        rows = [*csv.DictReader(file)]
+    assert {row["claim"] for row in rows} == {entry["id"] for entry in CLAIMS}
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        (line,) = [line for line in README.splitlines() if line.startswith(f"| [`{path.stem}`]")]
+        verdicts = [row["verdict"] for row in rows if row["item"] == path.stem]
+        told = f"{verdicts.count('reproduced')} of {len(verdicts)} reproduced" if verdicts else "-"
+        assert line.split("|")[-2].strip() == told
+
+
+def test_help_lists_the_targets():
+    listed = subprocess.run(["make"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for target in "setup figures smoke test lab status replay notebooks clean".split():
+        assert f"make {target}" in listed
+
+
+def test_embedded_paper_numbers_are_the_printed_ones():
+    """Three cells of the paper's tables, and the weights that its Table 7 prints for LeNet-5 (biases are ours)."""
+    with (PACKAGE / "paper" / "tables.csv").open(newline="") as file:
+        rows = {(r["table"], r["method"], r["dataset"], r["model"]): r for r in csv.DictReader(file)}
+    assert rows["2", "FedBCGD", "CIFAR100", "LeNet-5"]["floats_to_target_d"] == "77"
+    assert rows["3", "FedAvg", "CIFAR10", "ResNet-18"]["mean"] == "89.0"
+    assert rows["6", "FedBCGD+", "CIFAR10", "LeNet-5"]["std"] == "0.3"
+    model = fedbcgd_lite.models.LeNet5()
+    biases = {"conv1": 64, "conv2": 64, "fc1": 384, "fc2": 192}
+    assert [s - b for s, b in zip(partition(model, "paper").sizes, biases.values())] == [4800, 102400, 614400, 73728]
