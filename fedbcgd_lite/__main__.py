@@ -1,5 +1,6 @@
-"""python -m fedbcgd_lite: what the Makefile calls. Exit code 0 when all went well, 1 when something failed, 2 for bad
-input, 130 after Ctrl-C.
+"""python -m fedbcgd_lite: what the Makefile calls.
+
+Exit code 0 when all went well, 1 when something failed, 2 for bad input, 130 after Ctrl-C.
 """
 
 import argparse

@@ -5,17 +5,15 @@
     upload(out, client, slot, encode)     -> message, client  what the client sends; encode: tensor -> payload
     aggregate(server, mail)               -> server           sees nothing but decoded messages
 
-State is a dict of tensors with the paper's letters, passed in and returned, never kept: x (d,) the global model, v (d,)
-the
-server momentum, dx = y - x the displacement of a client. A client's state is stored between its rounds by the caller.
-`sgd(x, mask=None, correction=None)` is local SGD from x (local.py); `sgd.lr`, `sgd.steps` are eta_r and T.
+State is a dict of tensors with the paper's letters, passed in and returned, never kept: x (d,) the global model,
+v (d,) the server momentum, dx = y - x the displacement of a client. A client's state is stored between its rounds by
+the caller. `sgd(x, mask=None, correction=None)` is local SGD from x (local.py); `sgd.lr`, `sgd.steps` are eta_r and T.
 
 How the methods to come fit these four signatures, without a change:
 
 SCAFFOLD      broadcast = ("x", "c"); a client keeps c_i. train: y = sgd(x, correction=lambda y, batch: c - c_i), then
-              option II from sgd.lr and sgd.steps, or option I from sgd.full_gradient(x); out has dx and dc. upload
-              stores
-              c_i + dc. aggregate: c += (1/M) sum dc.
+              option II from sgd.lr and sgd.steps, or option I from sgd.full_gradient(x); out has dx and dc.
+              upload stores c_i + dc. aggregate: c += (1/M) sum dc.
 FedBCGD+      the same, with dx and dc cut by slot.cuts and c_i overwritten on those cuts only (so that c = mean c_i).
               SVRG is a correction that also sees the batch: lambda y, batch: a_i - sgd.gradient(x, batch) + c - c_i,
               with a_i = sgd.full_gradient(x).
@@ -116,11 +114,10 @@ class FedAvgM(Algorithm):
 
 @dataclass(frozen=True)
 class FedBCGD(Algorithm):
-    """Federated block coordinate gradient descent (Section 3.1): clients train everything, send block j and the shared
-    block.
+    """Clients train everything and send block j and the shared block (Section 3.1).
 
-    The ablations of Figure 5 are argument values: freeze=True trains only what is sent, shared=False puts the
-    shared block into block N, momentum=0 averages. blocks: see `blocks.partition`.
+    The ablations of Figure 5 are argument values: freeze=True trains only what is sent, shared=False puts the shared
+    block into block N, momentum=0 averages. blocks: see `blocks.partition`.
     """
 
     blocks: str | tuple | Blocks = "paper"

@@ -16,9 +16,7 @@ COLUMNS = ("claim", "item", "statement", "paper", "ours", "spread", "verdict")
 
 @dataclass(frozen=True)
 class Verdict:
-    """One judged claim; ours and spread are texts with both numbers, spread is the standard deviation over seeds of
-    their difference.
-    """
+    """One judged claim; spread is the standard deviation over seeds of the difference of the two numbers in `ours`."""
 
     claim: str
     item: str

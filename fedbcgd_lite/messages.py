@@ -55,10 +55,9 @@ class Mail:
         return _mean([letter.content[key] for letter in self.letters])
 
     def block_means(self, key: str) -> Iterator[tuple[slice, Tensor]]:
-        """For each cut that somebody sent: the cut, and the mean over the clients that sent it *in this round* (K for a
-        block, S for the shared one).
+        """Each cut that somebody sent, with the mean over the clients that sent it *in this round*.
 
-        A block that nobody sent does not appear.
+        That is K clients for a block and S for the shared one. A block that nobody sent does not appear.
         """
         sent: dict[tuple[int, int], list[Tensor]] = {}
         for letter in self.letters:

@@ -1,6 +1,4 @@
-"""Executing the notebooks: papermill with a few refusals, so that a notebook that did not really run is never taken for
-one that did.
-"""
+"""Executing the notebooks: papermill, with refusals where a notebook could be taken for one that ran and did not."""
 
 import shutil
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""Files that are never half-written and never silently wrong: one JSON record a finished run, one checkpoint a run in
-progress.
-"""
+"""Files that are never half-written and never silently wrong: records of finished runs, checkpoints of others."""
 
 import contextlib
 import hashlib

@@ -1,6 +1,4 @@
-"""Results as tables and figures, and beside the paper's numbers. The only module that imports pandas, matplotlib and
-seaborn.
-"""
+"""Results as tables and figures, and beside the paper's numbers."""
 
 import io
 from pathlib import Path
@@ -46,17 +44,13 @@ STYLE = {
 
 
 def frame(results: list[Result], by: str | None = None) -> pd.DataFrame:
-    """All measurements in long format, one row an evaluation: method, model, dataset, seed, round, upload_d,
-    upload_nominal_d, upload_bits,
-    download_bits, accuracy (percent), test_loss, train_loss. Uploads and downloads are per participating client since
-    the start.
+    """All measurements in long format, one row an evaluation.
 
+    Columns: method, model, dataset, seed, round, upload_d, upload_nominal_d, upload_bits, download_bits, accuracy
+    (percent), test_loss, train_loss. Uploads and downloads are per participating client since the start.
     by: a field of the algorithm or of the task that is added to the method's name.
     """
-    return pd.concat(
-        [pd.DataFrame(r.rows).assign(**_identity(r, by))[[*_identity(r, by), *r.rows[0]]] for r in results],
-        ignore_index=True,
-    )
+    return pd.DataFrame([{**_identity(r, by), **row} for r in results for row in r.rows])
 
 
 def _identity(r: Result, by: str | None = None) -> dict:
@@ -82,18 +76,14 @@ def _field(r: Result, name: str):
 
 def final_accuracy(result: Result) -> float:
     """Mean accuracy (percent) of the last 10 % of the evaluations, at least one; NaN for a run that diverged."""
+    if result.record["status"] == "diverged":
+        return float("nan")
     accuracy = [row["accuracy"] for row in result.rows]
-    return (
-        float("nan")
-        if result.record["status"] == "diverged"
-        else float(np.mean(accuracy[-max(1, len(accuracy) // 10) :]))
-    )
+    return float(np.mean(accuracy[-max(1, len(accuracy) // 10) :]))
 
 
 def to_target_d(result: Result, target: float) -> float:
-    """Uploaded floats (units of d) at the first evaluation with at least `target` percent accuracy; infinity when it is
-    never reached.
-    """
+    """Uploaded floats (units of d) at the first evaluation with at least `target` percent; infinity without one."""
     return next((row["upload_d"] for row in result.rows if row["accuracy"] >= target), float("inf"))
 
 
@@ -110,35 +100,26 @@ def table(
     paper_table: int | None = None,
     paper_dataset: str | None = None,
 ) -> pd.DataFrame:
-    """One row a method: method, model, dataset, target, budget_d, mean and std of the final accuracy (percent) over
-    seeds, to_target_d (mean over seeds,
-    empty unless every seed reached the target), seeds, and the paper's mean, std and to_target_d for the same method
-    and model where it has them."""
+    """One row a method, over its seeds.
+
+    Columns: method, model, dataset, target (percent), budget_d, mean and std of the final accuracy (percent),
+    to_target_d (mean; empty unless every seed reached the target), seeds, and the paper's mean, std and to_target_d.
+    """
     rows = []
-    for _, group in _groups(results, by).items():
-        final, reached = [final_accuracy(r) for r in group], [to_target_d(r, target) for r in group]
-        mean_reached = float(np.mean(reached))
-        rows.append(
-            {
-                **{name: value for name, value in _identity(group[0], by).items() if name != "seed"},
-                **{
-                    "target": target,
-                    "budget_d": group[0].run.task.budget_d,
-                    "mean": np.mean(final),
-                    "std": np.std(final, ddof=1) if len(final) > 1 else np.nan,
-                },
-                **{"to_target_d": mean_reached if np.isfinite(mean_reached) else np.nan, "seeds": len(group)},
-            }
-        )
-    return compare(pd.DataFrame(rows), paper_table, paper_dataset)
+    for group in _groups(results, by).values():
+        final = np.array([final_accuracy(r) for r in group])
+        reached = np.mean([to_target_d(r, target) for r in group])
+        row = _identity(group[0], by) | {"target": target, "budget_d": group[0].run.task.budget_d, "seeds": len(group)}
+        row |= {"mean": final.mean(), "std": final.std(ddof=1) if len(group) > 1 else np.nan}
+        rows.append(row | {"to_target_d": reached if np.isfinite(reached) else np.nan})
+    columns = ["method", "model", "dataset", "target", "budget_d", "mean", "std", "to_target_d", "seeds"]
+    return compare(pd.DataFrame(rows, columns=columns), paper_table, paper_dataset)
 
 
 def compare(ours: pd.DataFrame, paper_table: int | None, paper_dataset: str | None) -> pd.DataFrame:
-    """The paper's mean, std and to_target_d (Tables 2-6) beside ours, matched by method and model; empty where the
-    paper prints none.
+    """The paper's mean, std and to_target_d (Tables 2-6) beside ours, matched by method and model; empty without one.
 
-    paper_dataset says which column of the paper's table is meant ("CIFAR10", "CIFAR100"): our stand-in has another
-    name, and other numbers.
+    paper_dataset: the column of the paper's table, "CIFAR10" or "CIFAR100"; a stand-in has another name, and values.
     """
     columns = {"mean": "paper_mean", "std": "paper_std", "floats_to_target_d": "paper_to_target_d"}
     paper = pd.read_csv(PAPER / "tables.csv")
@@ -170,9 +151,7 @@ def curves(
     target: float | None = None,
     ax=None,
 ) -> Figure:
-    """Mean over seeds and a band from the lowest to the highest seed, one colour a method; x and y are columns of
-    `frame`.
-    """
+    """Mean over seeds and a band from the lowest to the highest, one colour a method; x, y: columns of `frame`."""
     with plt.rc_context(STYLE):
         ax = ax or plt.subplots(figsize=(7.5, 4.2), layout="constrained")[1]
         groups = _groups(results, by)
@@ -184,8 +163,10 @@ def curves(
             ax.fill_between(xs, ys.min(0), ys.max(0), color=color, alpha=0.15, lw=0)
         if target is not None:
             ax.axhline(target, color="black", lw=0.8, ls=":")
+        ylabel = AXES.get(y, y)
         ax.set(
-            xlabel=AXES.get(x, x), ylabel=AXES.get(y, y) if not results[0].run.task.validation else f"validation {y}"
+            xlabel=AXES.get(x, x),
+            ylabel=ylabel.replace("test", "validation") if results[0].run.task.validation else ylabel,
         )
         ax.legend(fontsize=8.5, loc="lower right" if y == "accuracy" else "best")
         return _closed(ax.figure)
@@ -229,15 +210,9 @@ def allocation(result: Result, rounds: int = 12) -> Figure:
 
 
 def allocation_frame(result: Result) -> pd.DataFrame:
-    """One row a participant and round (counted from 1): method, model, dataset, seed, round, client, block,
-    upload_floats, upload_d.
-    """
-    rows = [
-        {**_identity(result), "round": r, **one, "upload_d": one["upload_floats"] / result.d}
-        for r, participants in enumerate(result.rounds, start=1)
-        for one in participants
-    ]
-    return pd.DataFrame(rows)
+    """One row a participant and round: method, model, dataset, seed, round (from 1), client, block, upload_floats, _d."""
+    participants = [{"round": r, **one} for r, of_round in enumerate(result.rounds, start=1) for one in of_round]
+    return pd.DataFrame([{**_identity(result), **p, "upload_d": p["upload_floats"] / result.d} for p in participants])
 
 
 def partition_map(labels, clients, ax=None) -> Figure:
