@@ -69,7 +69,7 @@ def figures(options) -> int:
     given = {"profile": options.profile, "device": options.device} | ({"seeds": options.seeds} if options.seeds else {})
     for name in chosen:
         notebooks.parameters(notebooks.FOLDER / f"{name}.ipynb")  # refuse a bad name before the first one runs
-    os.environ["PROGRESS"] = "0"
+    os.environ.setdefault("PROGRESS", "1" if sys.stderr.isatty() else "0")
     if options.jobs:
         os.environ["FEDBCGD_JOBS"] = str(options.jobs)
     if options.fresh:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import joblib
-from tqdm.auto import tqdm
+import tqdm.auto
 
 from . import blocks, records
 from .estimate import duration, estimate
@@ -57,18 +57,18 @@ def _compute(missing: list[Run], device: str, jobs: int) -> dict[Run, dict]:
     jobs = min(jobs, len(missing))
     seconds = estimate(missing, device) / jobs
     if seconds > LONG:
-        print(f"{len(missing)} runs to compute: about {duration(seconds)}, {jobs} at a time (resumable).", flush=True)
+        _say(f"{len(missing)} runs to compute: about {duration(seconds)}, {jobs} at a time.")
     parallel = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")
     done = {}
     try:
-        with tqdm(total=len(missing), unit="run", disable=not _show_progress()) as bar:
+        with _progress_bar(len(missing)) as bar:
             for run, record in parallel(joblib.delayed(_compute_one)(run, device, jobs > 1) for run in missing):
                 done[run] = record
                 bar.set_postfix_str(f"{run.algorithm.label}, seed {run.seed}")
                 bar.update()
     except KeyboardInterrupt:
         kept = f"{len(done)} of {len(missing)} runs are finished and kept"
-        print(f"Interrupted: {kept}, the others go on from their last checkpoint next time.", flush=True)
+        _say(f"Interrupted: {kept}, the others go on from their last checkpoint next time.")
         raise
     return done
 
@@ -108,8 +108,13 @@ def _unpack(state: dict) -> Trajectory:
     return Trajectory(**{**fields, "blocks": blocks.Blocks(**state["blocks"]), "ledger": Ledger(state["ledger"])})
 
 
-def _show_progress() -> bool:
-    """A bar in a terminal and in a live notebook; PROGRESS=0 or 1 decides otherwise."""
-    if "PROGRESS" in os.environ:
-        return os.environ["PROGRESS"] != "0"
-    return sys.stderr.isatty() or "ipykernel" in sys.modules
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _progress_bar(total: int):
+    """One bar over runs, in a terminal and in a live notebook; PROGRESS=0 hides it, PROGRESS=1 draws it as text."""
+    wanted = os.environ.get("PROGRESS")
+    if wanted is None and "ipykernel" in sys.modules:
+        return tqdm.auto.tqdm(total=total, unit="run")
+    return tqdm.tqdm(total=total, unit="run", disable=not sys.stderr.isatty() if wanted is None else wanted == "0")

@@ -1,6 +1,7 @@
 """Executing the notebooks: papermill, with refusals where a notebook could be taken for one that ran and did not."""
 
 import shutil
+import sys
 from pathlib import Path
 
 import nbformat
@@ -46,8 +47,8 @@ def execute(name: str, profile: str, given: dict) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
     try:
-        quiet = {"progress_bar": False, "extra_arguments": ["--log-level=ERROR"]}
-        papermill.execute_notebook(source, target, parameters=given, kernel_name="python3", cwd=FOLDER, **quiet)
+        shown = {"progress_bar": False, "stderr_file": sys.stderr, "extra_arguments": ["--log-level=ERROR"]}
+        papermill.execute_notebook(source, target, parameters=given, kernel_name="python3", cwd=FOLDER, **shown)
     except (PapermillException, DeadKernelError) as error:
         last = str(error).strip().splitlines()[-1]
         raise NotebookError(f"{name} failed: {last}\nThe notebook as far as it ran is kept in {target}") from error

@@ -210,7 +210,7 @@ def allocation(result: Result, rounds: int = 12) -> Figure:
 
 
 def allocation_frame(result: Result) -> pd.DataFrame:
-    """One row a participant and round: method, model, dataset, seed, round (from 1), client, block, upload_floats, _d."""
+    """A row a participant and round: method, model, dataset, seed, round, client, block, upload_floats, upload_d."""
     participants = [{"round": r, **one} for r, of_round in enumerate(result.rounds, start=1) for one in of_round]
     return pd.DataFrame([{**_identity(result), **p, "upload_d": p["upload_floats"] / result.d} for p in participants])
 

@@ -114,7 +114,7 @@ def test_draws_are_exactly_n_over_m_a_client(rho, n_clients, labels):
 
 @pytest.mark.parametrize("rho", [0.1, 0.6])
 def test_draws_hold_some_samples_twice_and_others_never(rho, labels):
-    """The authors' scheme is no partition: classes that are used up are used again, others keep samples that nobody holds."""
+    """The authors' scheme is no partition: used-up classes are used again, of others some samples are never drawn."""
     times = np.bincount(np.concatenate(DirichletDraws(rho).split(labels, 100)), minlength=len(labels))
     assert times.sum() == len(labels)
     assert times.max() >= 2 and times.min() == 0
@@ -161,7 +161,7 @@ def test_huge_rho_divides_every_class_evenly(labels):
     ids=str,
 )
 def test_an_impossible_request_ends_with_its_numbers(scheme, words, labels):
-    """A minimum size that is never reached ends in bounded time, with rho, the clients and the smallest size reached."""
+    """A minimum size that is never reached ends in bounded time, with rho, the clients and the smallest size."""
     started = time.monotonic()
     with pytest.raises(ValueError) as error:
         scheme.split(labels[:1000], 100)
@@ -184,7 +184,7 @@ def test_min_size_is_kept(labels):
     "n, batch_size, epochs", [(12, 4, 1), (13, 4, 3), (3, 50, 2), (1, 1, 5), (100, 50, 5), (101, 50, 1)]
 )
 def test_a_pass_visits_every_sample_once(n, batch_size, epochs):
-    """T = E ceil(n/B) batches; each run of ceil(n/B) of them is the client's samples, each once, all but the last full."""
+    """T = E ceil(n/B) batches; each ceil(n/B) of them hold every sample once, and all but the last are full."""
     indices, steps = np.arange(n) * 7 + 3, -(-n // batch_size)
     plan = data.batch_plan(indices, batch_size, epochs, numpy_rng(0, "batches"))
     assert len(plan) == epochs * steps
