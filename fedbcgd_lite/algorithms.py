@@ -32,6 +32,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from . import checks
 from .blocks import Blocks, Slot
 from .messages import Mail
 
@@ -167,5 +168,4 @@ def _frozen(value):
 
 
 def _check_momentum(momentum: float) -> None:
-    if not 0 <= momentum < 1:
-        raise ValueError(f"momentum = {momentum} was given: lambda must lie in [0, 1).")
+    checks.number("momentum", momentum, lambda value: 0 <= value < 1, "in [0, 1)")

@@ -110,7 +110,7 @@ def partition(module: nn.Module, blocks) -> Blocks:
                 "of blocks."
             )
         return _from_groups(PAPER[type(module).__name__, kind], sizes)
-    if kind in ("balanced", "layers") and count.lstrip("-").isdigit():
+    if kind in ("balanced", "layers") and count.removeprefix("-").isdigit():
         return (_balanced if kind == "balanced" else _layers)(sizes, int(count))
     raise ValueError(
         f"unknown blocks {blocks!r}: expected 'paper', 'authors', 'whole', 'balanced:N', 'layers:N', Blocks(...) or "
@@ -185,7 +185,7 @@ def _ordered(body: dict, sizes: dict) -> tuple[str, ...]:
 def _balanced(sizes: dict, n_blocks: int) -> Blocks:
     body, d_s = _split_off_last_layer(sizes)
     d = sum(body.values())
-    _check_count(n_blocks, d, "parameters")
+    _check_count(n_blocks, d, "parameters before the last layer")
     ends = [d * j // n_blocks for j in range(n_blocks + 1)]
     return Blocks(tuple(b - a for a, b in zip(ends, ends[1:])), d_s, _ordered(body, sizes))
 
@@ -218,4 +218,4 @@ def _runs(counts: list[int], limit: int, at_least: int) -> list[int]:
 
 def _check_count(n_blocks: int, most: int, what: str) -> None:
     if not 1 <= n_blocks <= most:
-        raise ValueError(f"N = {n_blocks} blocks were asked for: expected 1 to {most} (the model has {most} {what}).")
+        raise ValueError(f"N = {n_blocks} blocks were asked for: expected 1 to {most}, the number of {what}.")

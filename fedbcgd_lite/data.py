@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from . import checks
 from .rng import numpy_rng
 
 FOLDER = Path(__file__).parent / "datasets"
@@ -91,8 +92,7 @@ class ByLabel:
     shards: int = 2
 
     def __post_init__(self):
-        if self.shards < 1:
-            raise ValueError(f"shards = {self.shards} was given: a client needs at least 1 shard.")
+        checks.whole("shards", self.shards, at_least=1)
 
     def split(self, labels, n_clients: int, seed: int = 0) -> list[np.ndarray]:
         labels = _check_labels(labels, n_clients)
@@ -203,8 +203,7 @@ PARTITIONS = (Dirichlet, DirichletDraws, IID, ByLabel)
 
 
 def _check_rho(rho: float) -> None:
-    if not (0 < rho < math.inf):
-        raise ValueError(f"rho = {rho} was given: the Dirichlet concentration must be a finite number above 0.")
+    checks.number("rho", rho, lambda value: value > 0, "above 0")
 
 
 def _check_labels(labels, n_clients: int) -> np.ndarray:

@@ -19,6 +19,7 @@ class LocalSGD:
     flat: Flat
     inputs: Tensor  # (n, ...) the whole training set; batches index into it
     targets: Tensor  # (n, ...)
+    samples: np.ndarray  # indices of the client's samples
     batches: list[np.ndarray]  # this round's mini-batches, T of them
     lr: float  # eta_r
     weight_decay: float = 0.0
@@ -54,8 +55,7 @@ class LocalSGD:
 
     def full_gradient(self, x: Tensor) -> Tensor:
         """Gradient (d,) of the client's whole objective f_i at x, weight decay not included."""
-        samples = np.unique(np.concatenate(self.batches))
-        return self.gradient(x, samples)
+        return self.gradient(x, self.samples)
 
     def _gradient(self, y: Tensor, batch: np.ndarray) -> tuple[Tensor, Tensor]:
         rows = torch.from_numpy(batch).to(self.inputs.device)

@@ -10,14 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from . import checks
+from .rng import global_rng
+
 
 @dataclass(frozen=True)
 class Training:
     """The protocol of one run (Section 5.1; the defaults are the paper's where it gives them).
 
     At least one of `rounds` and `budget_d` says when the run ends. budget_d counts uploaded floats per participating
-    client in units of d; the run stops before it exceeds them. It is evaluated at the start, at the end, and whenever
-    `eval_every_d` more was uploaded.
+    client in units of d: after the first round, the run stops when one more like the last would exceed it. The model is
+    evaluated at the start, at the end, and whenever `eval_every_d` more was uploaded (CentralisedSGD: every round).
     """
 
     rounds: int | None = None  # R
@@ -32,16 +35,13 @@ class Training:
 
     def __post_init__(self):
         for name in ("rounds", "clients_per_round", "local_epochs", "batch_size"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, int) and value >= 1):
-                raise ValueError(f"{name} = {value} was given: expected a whole number of at least 1.")
+            if name != "rounds" or self.rounds is not None:
+                checks.whole(name, getattr(self, name), at_least=1)
         for name in ("lr", "lr_decay", "budget_d"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise ValueError(f"{name} = {value} was given: expected a finite number above 0.")
+            if name != "budget_d" or self.budget_d is not None:
+                checks.number(name, getattr(self, name), lambda value: value > 0, "above 0")
         for name in ("weight_decay", "eval_every_d"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} = {getattr(self, name)} was given: expected a finite number of at least 0.")
+            checks.number(name, getattr(self, name), lambda value: value >= 0, "of at least 0")
         if self.rounds is None and self.budget_d is None:
             raise ValueError("neither rounds nor budget_d was given: one of them must say when the run ends.")
 
@@ -65,10 +65,9 @@ class Problem:
 
     def __post_init__(self):
         self.device = resolve_device(self.device)
-        self.train = tuple(t.to(self.device) for t in self.train)
-        self.test = None if self.test is None else tuple(t.to(self.device) for t in self.test)
-        self.clients = [np.asarray(client, dtype=np.int64) for client in self.clients]
-        self._check_clients()
+        self.train = self._pair("train", self.train)
+        self.test = None if self.test is None else self._pair("test", self.test)
+        self.clients = self._index_arrays(self.clients)
         output = self._check_model()
         self.classifies = not self.train[1].is_floating_point() and output.ndim == 2 and self.train[1].ndim == 1
         if self.classifies:
@@ -83,33 +82,66 @@ class Problem:
         """The clients that can be sampled: those that hold at least one sample."""
         return np.flatnonzero([len(client) for client in self.clients])
 
-    def _check_clients(self) -> None:
-        inputs, targets = map(len, self.train)
-        if inputs != targets:
-            raise ValueError(f"{inputs} inputs and {targets} targets were given: expected one target for each input.")
-        if len(self.holders()) == 0:
-            raise ValueError(f"{self.n_clients} clients were given and none holds a sample: expected at least one.")
-        for i, client in enumerate(self.clients):
-            if len(client) and not (0 <= client.min() and client.max() < targets):
+    def _pair(self, name: str, pair) -> tuple[Tensor, Tensor]:
+        """(inputs, targets) on the device."""
+        if len(pair) != 2:
+            raise ValueError(f"{name} holds {len(pair)} parts: expected a pair (inputs, targets) of tensors.")
+        for part in pair:
+            if not isinstance(part, Tensor):
+                raise ValueError(f"{name} holds a {type(part).__name__}: expected a pair (inputs, targets) of tensors.")
+        n_inputs, n_targets = map(len, pair)
+        if n_inputs != n_targets:
+            raise ValueError(
+                f"{name} holds {n_inputs} inputs and {n_targets} targets: expected one target for each input."
+            )
+        if n_inputs == 0:
+            raise ValueError(f"{name} holds 0 samples: expected at least one (or None in the place of a test set).")
+        return tuple(part.to(self.device) for part in pair)
+
+    def _index_arrays(self, clients) -> list[np.ndarray]:
+        """One integer array a client; those without samples are reported."""
+        if isinstance(clients, np.ndarray) and clients.ndim < 2:
+            raise ValueError("clients is one array of numbers: expected a list with one index array for each client.")
+        arrays, n = [np.asarray(client) for client in clients], len(self.train[1])
+        for i, client in enumerate(arrays):
+            if client.ndim != 1 or (len(client) and not np.issubdtype(client.dtype, np.integer)):
                 raise ValueError(
-                    f"client {i} holds sample indices from {client.min()} to {client.max()}: expected 0 to "
-                    f"{targets - 1}; the partition belongs to other data."
+                    f"client {i} holds {client.dtype} values: expected a list of sample indices (integers)."
                 )
-        empty = sorted({*range(self.n_clients)} - {*self.holders().tolist()})
+            if len(client) and not (0 <= client.min() and client.max() < n):
+                raise ValueError(
+                    f"client {i} holds sample indices from {client.min()} to {client.max()}: expected 0 to {n - 1}; "
+                    "the partition belongs to other data."
+                )
+        empty = [i for i, client in enumerate(arrays) if len(client) == 0]
+        if len(empty) == len(arrays):
+            raise ValueError(f"{len(arrays)} clients were given and none holds a sample: expected at least one.")
         if empty:
             warnings.warn(f"clients {', '.join(map(str, empty))} hold no sample: they are never sampled.", stacklevel=4)
+        return [client.astype(np.int64) for client in arrays]
+
+    def _trial(self, rows) -> tuple[nn.Module, Tensor]:
+        """A copy of the model after one forward pass in training mode, and the output; the model is left as it is."""
+        module = copy.deepcopy(self.model).to(self.device).train()
+        with global_rng(0, "noise", device=self.device):
+            return module, module(self.train[0][rows])
 
     def _check_model(self) -> Tensor:
-        """One forward pass; buffers that it changes would be in no block. Returns the output."""
-        module = copy.deepcopy(self.model).to(self.device).train()
-        before = {name: buffer.clone() for name, buffer in module.named_buffers()}
-        with torch.no_grad():
-            output = module(self.train[0][:2])
-        changed = [name for name, buffer in module.named_buffers() if not torch.equal(buffer, before[name])]
+        """The output on two samples. Buffers that a forward pass changes would be in no block."""
+        inputs = self.train[0][:2]
+        try:
+            module, output = self._trial(slice(2))
+        except (ValueError, RuntimeError, IndexError, TypeError) as error:
+            raise ValueError(
+                f"the model fails on inputs of shape {tuple(inputs.shape)} and type {inputs.dtype} "
+                f"({_first_line(error)}): expected training inputs that it accepts."
+            ) from error
+        before = dict(self.model.named_buffers())
+        changed = [name for name, b in module.named_buffers() if not torch.equal(b.cpu(), before[name].cpu())]
         if changed:
             raise ValueError(
-                f"the model changes its buffers {', '.join(changed)} while it trains (BatchNorm statistics?): "
-                "they are in no block and would never be aggregated; use GroupNorm or track_running_stats=False."
+                f"the model changes its buffers {', '.join(changed)} while it trains (BatchNorm statistics?): they are "
+                "in no block and would never be aggregated; use GroupNorm or track_running_stats=False."
             )
         return output
 
@@ -121,21 +153,23 @@ class Problem:
                     f"{n_classes} outputs."
                 )
 
-    def check_last_batches(self, batch_size: int) -> None:
+    def check_last_batches(self, clients: list[np.ndarray], batch_size: int) -> None:
         """A last batch of one sample is trained on like any other; a model that cannot do so is refused beforehand."""
-        single = [i for i, client in enumerate(self.clients) if len(client) and (len(client) - 1) % batch_size == 0]
-        if not single:
+        single = next((i for i, c in enumerate(clients) if len(c) and (len(c) - 1) % batch_size == 0), None)
+        if single is None:
             return
-        row = self.clients[single[0]][:1]
-        module = copy.deepcopy(self.model).to(self.device).train()
         try:
-            with torch.no_grad():
-                self.loss(module(self.train[0][row]), self.train[1][row])
+            _, output = self._trial(clients[single][:1])
+            self.loss(output, self.train[1][clients[single][:1]]).backward()
         except (ValueError, RuntimeError, IndexError) as error:
             raise ValueError(
-                f"client {single[0]} holds {len(self.clients[single[0]])} samples, so that batches of {batch_size} end "
-                f"with a batch of one, on which the model fails ({error}): choose another batch_size."
+                f"client {single} holds {len(clients[single])} samples, so that batches of {batch_size} end with a "
+                f"batch of one, on which the model fails ({_first_line(error)}): choose another batch_size."
             ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0].rstrip(".")
 
 
 def resolve_device(device: str) -> str:

@@ -5,6 +5,7 @@ a run was interrupted and resumed.
 """
 
 from contextlib import contextmanager
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -15,6 +16,8 @@ STREAMS = ("init", "partition", "validation", "select", "batches", "noise", "dra
 def _sequence(seed: int, stream: str, round: int, client: int) -> np.random.SeedSequence:
     if stream not in STREAMS:
         raise ValueError(f"unknown random stream {stream!r}: expected one of {', '.join(STREAMS)}.")
+    if not isinstance(seed, Integral) or seed < 0:
+        raise ValueError(f"seed = {seed!r} was given: expected a whole number of at least 0.")
     return np.random.SeedSequence([seed, STREAMS.index(stream), round, client])
 
 

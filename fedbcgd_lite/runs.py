@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import algorithms, blocks, data, models, records
+from . import algorithms, blocks, checks, data, models, records
 from .algorithms import Algorithm
 from .problem import Problem, Training
 from .rng import global_rng
@@ -35,15 +35,14 @@ class Task(Training):
                 f"partition = {self.partition!r} was given: expected "
                 f"{', '.join(kind.__name__ for kind in data.PARTITIONS)}."
             )
+        checks.whole("n_clients", self.n_clients, at_least=1)
+        checks.whole("width", self.width, at_least=1)
         if not 1 <= self.clients_per_round <= self.n_clients:
             raise ValueError(
                 f"clients_per_round = {self.clients_per_round} was given: expected 1 to {self.n_clients}, the number "
                 "of clients."
             )
-        if not 0 <= self.validation < 1:
-            raise ValueError(
-                f"validation = {self.validation} was given: expected a fraction of the training set in [0, 1)."
-            )
+        checks.number("validation", self.validation, lambda value: 0 <= value < 1, "in [0, 1), a part of the whole")
 
     def problem(self, seed: int, device: str = "cpu") -> Problem:
         """The problem of one seed: its partition and its initial model."""
@@ -89,6 +88,14 @@ class Run:
     algorithm: Algorithm
     seed: int = 0
 
+    def __post_init__(self):
+        checks.whole("seed", self.seed, at_least=0)
+        if not isinstance(self.algorithm, Algorithm):
+            given = getattr(self.algorithm, "__name__", repr(self.algorithm))
+            raise ValueError(
+                f"algorithm = {given} was given: expected an algorithm with its arguments, as in FedAvg()."
+            )
+
     @property
     def key(self) -> str:
         """sha256 of the run's canonical JSON: the name under which its result is kept."""
@@ -106,6 +113,8 @@ def grid(task: Task, **fields) -> list[Run]:
 
     grid(task, algorithm=[FedAvg(), FedBCGD()], seed=range(3), lr=[0.05, 0.1]) is twelve runs.
     """
+    if "algorithm" not in fields:
+        raise ValueError("grid() was given no algorithm: expected at least one, as in algorithm=[FedAvg()].")
     _check_fields(fields, ["algorithm", "seed", *_fields(Task)], "grid")
     axes = {name: v if isinstance(v, (list, tuple, range)) else [v] for name, v in fields.items()}
     runs = []

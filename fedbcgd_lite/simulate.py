@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from . import checks
 from .algorithms import Algorithm, State
 from .blocks import Blocks, Slot, partition
 from .data import batch_plan
@@ -86,7 +87,7 @@ def simulate(
     training = replace(training, **fields) if training else Training(**fields)
     with one_thread():
         loop = _Loop(problem, algorithm, training, seed, select, plan)
-        trajectory = resume or loop.start()
+        trajectory = loop.resumed(resume) if resume else loop.start()
         while not loop.finished(trajectory):
             loop.play(trajectory)
             if trajectory.diverged is None and loop.evaluation_due(trajectory):
@@ -110,14 +111,13 @@ class _Loop:
     """The fixed parts of a run: one method for each part of a round."""
 
     def __init__(self, problem: Problem, algorithm: Algorithm, training: Training, seed: int, select, plan):
-        if not (isinstance(seed, int) and seed >= 0):
-            raise ValueError(f"seed = {seed!r} was given: expected a whole number of at least 0.")
-        problem.check_last_batches(training.batch_size)
+        checks.whole("seed", seed, at_least=0)
         self.problem, self.algorithm, self.training, self.seed = problem, algorithm, training, seed
         self.select, self.plan = select, plan
         self.blocks = algorithm.layout(partition(problem.model, algorithm.blocks))
         self.flat = Flat(problem.model, self.blocks, problem.loss, problem.device)
         self.clients = [np.concatenate(problem.clients)] if algorithm.pooled else problem.clients
+        problem.check_last_batches(self.clients, training.batch_size)
         self.holders = np.array([0]) if algorithm.pooled else problem.holders()
         self.S = 1 if algorithm.pooled else training.clients_per_round
         if self.S > len(self.holders):
@@ -137,10 +137,16 @@ class _Loop:
         self.evaluate(trajectory)
         return trajectory
 
+    def resumed(self, t: Trajectory) -> Trajectory:
+        """A trajectory to go on with; it must have been made with the same blocks."""
+        if t.blocks != self.blocks:
+            raise ValueError(
+                f"a run with {t.blocks} was given to resume: {self.algorithm.label} here has {self.blocks}."
+            )
+        return t
+
     def finished(self, t: Trajectory) -> bool:
-        """True when R rounds are played, when another round like the last one would exceed the budget, or after
-        divergence.
-        """
+        """True after R rounds, after divergence, and when another round like the last one would exceed the budget."""
         rounds, budget_d = self.training.rounds, self.training.budget_d
         out_of_rounds = rounds is not None and t.round >= rounds
         next_upload = t.upload_floats + t.last_upload_floats
@@ -149,7 +155,7 @@ class _Loop:
 
     def evaluation_due(self, t: Trajectory) -> bool:
         uploaded = t.upload_floats / self.blocks.d - t.rows[-1]["upload_d"]
-        return uploaded >= self.training.eval_every_d - 1e-12 or self.finished(t)
+        return uploaded >= self.training.eval_every_d - 1e-12 or self.algorithm.pooled or self.finished(t)
 
     def play(self, t: Trajectory) -> None:
         """One round, in place."""
@@ -174,9 +180,10 @@ class _Loop:
         """One client: download, train, upload."""
         algorithm, training = self.algorithm, self.training
         down = {key: t.server[key] for key in algorithm.broadcast}
-        batches = self.plan(self.clients[slot.client], training, self.seed, t.round, slot.client)
+        samples = self.clients[slot.client]
+        batches = self.plan(samples, training, self.seed, t.round, slot.client)
         lr = training.lr * training.lr_decay**t.round
-        sgd = LocalSGD(self.flat, *self.problem.train, batches, lr, training.weight_decay)
+        sgd = LocalSGD(self.flat, *self.problem.train, samples, batches, lr, training.weight_decay)
         self.flat.module.train()
         with global_rng(self.seed, "noise", t.round, slot.client, self.problem.device):  # dropout
             out, state = algorithm.train(down, t.clients.get(slot.client, self.blank), slot, sgd)

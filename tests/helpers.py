@@ -40,9 +40,9 @@ def toy(dropout: float = 0.0, dtype=torch.float64) -> Problem:
 TOY = dict(rounds=4, clients_per_round=4, local_epochs=2, batch_size=2, lr=0.1, lr_decay=0.9, weight_decay=0.01)
 
 
-def run(problem: Problem, algorithm, seed: int = 0, resume=None, select=None, on_round=None, **changes):
+def run(problem: Problem, algorithm, seed: int = 0, **changes):
     """simulate() with the protocol TOY, changed as given: T = 6 local steps, the third and the sixth on one sample."""
-    hooks = {name: hook for name, hook in {"resume": resume, "select": select, "on_round": on_round}.items() if hook}
+    hooks = {name: changes.pop(name) for name in ("resume", "on_round", "select", "plan") if name in changes}
     return simulate(problem, algorithm, Training(**{**TOY, **changes}), seed, **hooks)
 
 

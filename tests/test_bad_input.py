@@ -110,7 +110,7 @@ PARTITIONS = {
 BLOCKS = {
     "balanced:0": (lambda: partition("balanced:0"), "N = 0|1 to 628"),
     "balanced:--1": (lambda: partition("balanced:--1"), "'balanced:--1'|balanced:N"),
-    "more blocks than parameters": (lambda: partition("balanced:629"), "N = 629|1 to 628 (the model has 628"),
+    "more blocks than parameters": (lambda: partition("balanced:629"), "N = 629|1 to 628"),
     "layers:-1": (lambda: partition("layers:-1"), "N = -1|1 to 4"),
     "more blocks than layers": (lambda: partition("layers:5"), "N = 5|1 to 4|layers"),
     "Blocks(())": (lambda: fb.Blocks(()), "0 blocks|at least 1"),

@@ -13,7 +13,7 @@ from fedbcgd_lite import Blocks, CentralisedSGD, FedAvg, FedAvgM, FedBCGD, Probl
 from fedbcgd_lite.blocks import partition
 from fedbcgd_lite.flat import Flat
 from fedbcgd_lite.local import LocalSGD
-from fedbcgd_lite.simulate import plan, select
+from fedbcgd_lite.simulate import Trajectory, plan, select
 
 every_method = pytest.mark.parametrize("algorithm", METHODS.values(), ids=METHODS.keys())
 
@@ -69,7 +69,7 @@ def test_freezing_leaves_the_other_blocks_untouched():
     problem, algorithm = toy(), FedBCGD("balanced:2", freeze=True)
     blocks = partition(problem.model, algorithm.blocks)
     flat, batches = Flat(problem.model, blocks, problem.loss), plan(np.arange(5), Training(**TOY), 0, 0, 0)
-    sgd = LocalSGD(flat, *problem.train, batches, lr=0.1, weight_decay=0.3)
+    sgd = LocalSGD(flat, *problem.train, np.arange(40), batches, lr=0.1, weight_decay=0.3)
     for slot in (blocks.slot(0, 0), blocks.slot(0, 1)):
         out, _ = algorithm.train({"x": flat.x0}, {}, slot, sgd)
         assert torch.equal(out["dx"] != 0, slot.mask(flat.x0) == 1)
@@ -160,18 +160,35 @@ def test_dropout_is_at_work_and_repeats():
     assert first.rows[0]["test_loss"] == without.rows[0]["test_loss"]
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_clients_draw_their_own_dropout(dropout):
-    """Two clients that hold the same samples, in one batch, differ by what they drop and by nothing else."""
+another_place = pytest.mark.parametrize("round, client", [(1, 0), (0, 1)], ids=["another round", "another client"])
+
+
+def one_step(dropout: float, round: int, client: int) -> torch.Tensor:
+    """x after one full-batch step of one client, from x0 in any round; all clients hold the same samples."""
     problem = Problem(toy(dropout).model, toy().train, [np.arange(5)] * 8)
-    one_step = dict(rounds=1, clients_per_round=1, local_epochs=1, batch_size=5)
-    first, second = (run(problem, FedAvg(), select=only(client), **one_step).x for client in (0, 1))
-    assert torch.allclose(first, second, rtol=1e-12) == (dropout == 0)
+    start = Trajectory(Blocks((64,)), {"x": Flat(problem.model, Blocks((64,)), problem.loss).x0}, round)
+    start.rows.append({"upload_d": 0.0})
+    hooks = dict(
+        select=lambda holders, S, blocks, seed, round: [blocks.slot(client, 0)],
+        plan=lambda indices, training, seed, round, client: [indices],
+    )
+    return run(problem, FedAvg(), resume=start, rounds=round + 1, lr_decay=1.0, **hooks).x
 
 
-def only(client: int):
-    """A selection of this client alone."""
-    return lambda holders, S, blocks, seed, round: [blocks.slot(client, 0)]
+@another_place
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_each_round_and_client_draws_its_own_dropout(dropout, round, client):
+    """The same step in another round or by another client differs by the units it drops, and by nothing else."""
+    assert torch.equal(one_step(dropout, 0, 0), one_step(dropout, round, client)) == (dropout == 0)
+
+
+@another_place
+def test_each_round_and_client_draws_its_own_batches(round, client):
+    """The order of a client's samples is drawn anew in each round, and not the same for all clients."""
+    first, other = (
+        np.concatenate(plan(np.arange(20), Training(**TOY), 0, *place)) for place in ((0, 0), (round, client))
+    )
+    assert (first != other).any() and sorted(first) == sorted(other)
 
 
 # --- against plain PyTorch ------------------------------------------------------------------------------------------
@@ -206,7 +223,7 @@ def test_local_sgd_is_torch_sgd(frozen):
         optimizer.step()
     flat = Flat(problem.model, Blocks((64,)), problem.loss)
     mask = torch.cat([torch.full_like(p, p.requires_grad).flatten() for p in model.parameters()]).detach()
-    y = LocalSGD(flat, *problem.train, batches, lr=0.1, weight_decay=0.3)(flat.x0, mask)
+    y = LocalSGD(flat, *problem.train, np.arange(40), batches, lr=0.1, weight_decay=0.3)(flat.x0, mask)
     torch.testing.assert_close(y, nn.utils.parameters_to_vector(model.parameters()).detach(), rtol=1e-12, atol=1e-12)
 
 

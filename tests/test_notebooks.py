@@ -1,4 +1,4 @@
-"""The notebooks: their form, their committed outputs, what the runner refuses, and everything computed from nothing at smoke."""
+"""The notebooks: form, committed outputs, refusals of the runner, and everything computed from nothing at smoke."""
 
 import os
 import shutil
@@ -58,7 +58,9 @@ def test_something_is_checked_in_every_notebook(notebook):
 
 
 def test_committed_choice_of_hyperparameters_is_the_one_that_the_package_holds():
-    outputs = [o for cell in code(nbformat.read(ROOT / "notebooks/hyperparameters.ipynb", as_version=4)) for o in cell.outputs]
+    outputs = [
+        o for cell in code(nbformat.read(ROOT / "notebooks/hyperparameters.ipynb", as_version=4)) for o in cell.outputs
+    ]
     printed = "".join(output.get("text", "") for output in outputs)
     assert printed.count(" True") == 3 and " False" not in printed
 
@@ -71,7 +73,17 @@ def test_committed_outputs_and_tables_follow_from_the_committed_records(tmp_path
     committed = ROOT / "figures" / "laptop"
     shutil.copytree(committed / "records", tmp_path / "laptop" / "records")
     environment = {**os.environ, "FEDBCGD_RESULTS": str(tmp_path), "PROGRESS": "0", "MPLBACKEND": "agg"}
-    words = ["-q", "-p", "no:cacheprovider", "-c", os.devnull, "--nbval-lax", "--rootdir", str(ROOT), str(ROOT / "notebooks")]
+    words = [
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        os.devnull,
+        "--nbval-lax",
+        "--rootdir",
+        str(ROOT),
+        str(ROOT / "notebooks"),
+    ]
     run = subprocess.run([sys.executable, "-m", "pytest", *words], env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout[-6000:]
     for path in sorted(committed.glob("*.csv")):
@@ -111,7 +123,9 @@ def make(tmp_path, monkeypatch):
     (tmp_path / "notebooks").mkdir()
 
     def write(*cells):
-        content = new_notebook(cells=list(cells), metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}})
+        content = new_notebook(
+            cells=list(cells), metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+        )
         nbformat.write(content, tmp_path / "notebooks" / "trial.ipynb")
 
     return write

@@ -46,14 +46,15 @@ def test_version_is_the_same_everywhere():
 
 
 LAYERS = {  # module: what it may import from the package
+    "checks": set(),
     "rng": set(),
     "blocks": set(),
     "models": set(),
-    "data": {"rng"},
+    "data": {"checks", "rng"},
     "messages": {"blocks"},
     "ledger": {"blocks"},
     "flat": {"blocks"},
-    "algorithms": {"blocks", "messages", "rng"},
+    "algorithms": {"blocks", "checks", "messages", "rng"},
     "local": {"flat"},
 }
 
@@ -62,7 +63,9 @@ LAYERS = {  # module: what it may import from the package
 def test_lower_layers_know_nothing_of_higher_ones(module):
     tree = ast.parse((PACKAGE / f"{module}.py").read_text())
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level == 1]
-    assert {name for node in imports for name in ([node.module] if node.module else [a.name for a in node.names])} <= LAYERS[module]
+    assert {
+        name for node in imports for name in ([node.module] if node.module else [a.name for a in node.names])
+    } <= LAYERS[module]
 
 
 def test_only_the_reporting_modules_import_pandas_and_matplotlib():
@@ -81,14 +84,20 @@ def test_claims_are_well_formed():
     ids = [entry["id"] for entry in CLAIMS]
     assert len(ids) == len(set(ids))
     for entry in CLAIMS:
-        assert entry["quantity"] in {*claims.QUANTITIES, "best"} and entry["relation"] in ("<", ">", "within"), entry["id"]
+        assert entry["quantity"] in {*claims.QUANTITIES, "best"} and entry["relation"] in ("<", ">", "within"), entry[
+            "id"
+        ]
         assert (ROOT / "notebooks" / f"{entry['item']}.ipynb").exists() and ("than" in entry) != ("value" in entry)
         assert entry["statement"].endswith(".") and entry["place"]
 
 
 def test_readme_shell_commands_exist():
     """Each `make` line of the README is a target that make knows."""
-    lines = [line.split("#")[0].strip() for block in re.findall(r"```sh\n(.*?)```", README, re.S) for line in block.splitlines()]
+    lines = [
+        line.split("#")[0].strip()
+        for block in re.findall(r"```sh\n(.*?)```", README, re.S)
+        for line in block.splitlines()
+    ]
     targets = [line.split()[1:] for line in lines if line.startswith("make")]
     assert ["figures"] in targets and ["test"] in targets
     for words in targets:

@@ -10,11 +10,17 @@ from fedbcgd_lite.experiments import Result, Run, task
 def result(algorithm, seed=0, accuracy=(10.0, 50.0, 80.0), upload=1.0, status="finished", profile="laptop"):
     """A result with one evaluation a round and `upload` d a round; block j = client number."""
     n = len(accuracy)
-    rows = {"round": [*range(n)], "upload_d": [upload * i for i in range(n)], "upload_nominal_d": [0.2 * i for i in range(n)]}
+    rows = {
+        "round": [*range(n)],
+        "upload_d": [upload * i for i in range(n)],
+        "upload_nominal_d": [0.2 * i for i in range(n)],
+    }
     rows |= {"upload_bits": [0] * n, "download_bits": [0] * n, "accuracy": [*accuracy], "test_loss": [1.0] * n}
     rounds = [[[0, 1], [0, 1], [30, 10]]] * (n - 1)
     record = {"status": status, "d": 100, "blocks": {"sizes": [60, 20], "shared": 20}, "rounds": rounds}
-    return Result(Run(task(profile), algorithm, seed), {**record, "rows": {**rows, "train_loss": [None] + [1.0] * (n - 1)}})
+    return Result(
+        Run(task(profile), algorithm, seed), {**record, "rows": {**rows, "train_loss": [None] + [1.0] * (n - 1)}}
+    )
 
 
 def entry(**changes):
@@ -137,7 +143,9 @@ def test_best_is_the_value_with_the_highest_mean_over_seeds():
 
 
 def test_spread_is_the_standard_deviation_of_the_paired_differences():
-    results = [result(m, s, (0, a)) for m, pair in ((FedBCGD(), (80, 90)), (FedAvg(), (70, 78))) for s, a in enumerate(pair)]
+    results = [
+        result(m, s, (0, a)) for m, pair in ((FedBCGD(), (80, 90)), (FedAvg(), (70, 78))) for s, a in enumerate(pair)
+    ]
     verdict = claims.judge(entry(quantity="final_accuracy", relation=">"), results)
     assert verdict.spread == "1.4" and verdict.ours == "85.00 % against 74.00 %"
 
