@@ -49,6 +49,8 @@ class Blocks:
     order: tuple[str, ...] = ()
 
     def __post_init__(self):
+        object.__setattr__(self, "sizes", tuple(self.sizes))
+        object.__setattr__(self, "order", tuple(self.order))
         if len(self.sizes) < 1:
             raise ValueError(f"{len(self.sizes)} blocks were given: the number of blocks N must be at least 1.")
         if min(self.sizes) < 0 or self.shared < 0 or self.d == 0:

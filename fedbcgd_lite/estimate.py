@@ -20,6 +20,9 @@ def estimate(runs: list[Run], device: str = "cpu") -> float:
 
 def _seconds(run: Run, problem: Problem, step: float, evaluation: float) -> float:
     """Seconds of one run: its rounds times local steps, and its evaluations."""
+    if run.algorithm.pooled:
+        steps = run.task.local_epochs * np.ceil(len(problem.train[1]) / run.task.batch_size)
+        return run.task.rounds * (steps * step + evaluation)
     layout = run.algorithm.layout(partition(problem.model, run.algorithm.blocks))
     upload_d = layout.mean_upload_d * layout.n_blocks * run.algorithm.nominal_upload_d(layout)
     by_budget = run.task.budget_d / upload_d if run.task.budget_d and upload_d else np.inf
@@ -35,15 +38,16 @@ def _steps_per_round(task: Task, problem: Problem) -> float:
 
 @lru_cache(maxsize=4)
 def _measure(task: Task, device: str) -> tuple[Problem, float, float]:
-    """(problem, seconds of a local step, seconds of an evaluation) from three short rounds of FedAvg.
+    """(problem, seconds of a local step, seconds of an evaluation) from five short rounds of FedAvg.
 
-    The first round warms up, the second one has no evaluation, the last one has.
+    The first round warms up, the fastest of the next three counts, the last one is followed by an evaluation.
     """
     problem, marks = task.problem(0, device), []
-    short = {"rounds": 3, "budget_d": None, "eval_every_d": 1e9, "clients_per_round": min(4, task.clients_per_round)}
+    short = {"rounds": 5, "budget_d": None, "eval_every_d": 1e9, "clients_per_round": min(4, task.clients_per_round)}
     probe = dataclasses.replace(task, **short, local_epochs=1)
     simulate(problem, algorithms.FedAvg(), probe, on_round=lambda t: marks.append(time.monotonic()))
-    of_steps, with_evaluation = marks[1] - marks[0], marks[2] - marks[1]
+    _, *plain, with_evaluation = np.diff(marks, prepend=marks[0])
+    of_steps = min(plain)
     return problem, of_steps / _steps_per_round(probe, problem), max(0.0, with_evaluation - of_steps)
 
 

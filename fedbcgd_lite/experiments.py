@@ -4,13 +4,15 @@ import dataclasses
 import os
 import signal
 import sys
+import threading
 import time
+import warnings
 from pathlib import Path
 
 import joblib
 import tqdm.auto
 
-from . import blocks, records
+from . import blocks, checks, records
 from .estimate import duration, estimate
 from .ledger import Ledger
 from .problem import resolve_device
@@ -28,23 +30,35 @@ def run_grid(runs: list[Run], device: str = "auto", jobs: int | None = None) -> 
     FEDBCGD_FRESH=<unix time>: records and checkpoints older than that are not used.
     """
     device = resolve_device(device)
+    jobs = int(_setting("FEDBCGD_JOBS", default_jobs(device))) if jobs is None else jobs
+    checks.whole("jobs", jobs, at_least=1)
     found = {run: record for run in dict.fromkeys(runs) if (record := _recorded(run)) is not None}
     missing = [run for run in dict.fromkeys(runs) if run not in found]
     if missing:
-        found |= _compute(missing, device, jobs or int(os.environ.get("FEDBCGD_JOBS", 0)) or default_jobs(device))
+        found |= _compute(missing, device, jobs)
     for run in dict.fromkeys(runs):
         if found[run]["status"] == "diverged":
             print(f"{run.algorithm.label}, seed {run.seed}: diverged ({found[run]['reason']})")
     return [Result(run, found[run]) for run in runs]
 
 
+def _setting(name: str, default: float) -> float:
+    """A number from the environment."""
+    text = os.environ.get(name, default)
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{name} = {text!r} was given: expected a number.") from None
+
+
 def default_jobs(device: str) -> int:
+    """One run at a time for each core, or one on a GPU."""
     return 1 if device.startswith("cuda") else os.cpu_count() or 1
 
 
 def _fresh(path: Path) -> bool:
     """Whether a file may be used: always, unless FEDBCGD_FRESH asks for newer ones."""
-    return not path.exists() or path.stat().st_mtime >= float(os.environ.get("FEDBCGD_FRESH", 0))
+    return not path.exists() or path.stat().st_mtime >= _setting("FEDBCGD_FRESH", 0)
 
 
 def _recorded(run: Run) -> dict | None:
@@ -58,12 +72,13 @@ def _compute(missing: list[Run], device: str, jobs: int) -> dict[Run, dict]:
     seconds = estimate(missing, device) / jobs
     if seconds > LONG:
         _say(f"{len(missing)} runs to compute: about {duration(seconds)}, {jobs} at a time.")
-    parallel = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")
     done = {}
     try:
         with _progress_bar(len(missing)) as bar:
-            for run, record in parallel(joblib.delayed(_compute_one)(run, device, jobs > 1) for run in missing):
+            for run, record, remarks in _outputs(missing, device, jobs):
                 done[run] = record
+                for remark in remarks:
+                    warnings.warn(remark, stacklevel=4)
                 bar.set_postfix_str(f"{run.algorithm.label}, seed {run.seed}")
                 bar.update()
     except KeyboardInterrupt:
@@ -73,12 +88,32 @@ def _compute(missing: list[Run], device: str, jobs: int) -> dict[Run, dict]:
     return done
 
 
-def _compute_one(run: Run, device: str, in_worker: bool) -> tuple[Run, dict]:
-    """One run from its checkpoint (or from the start) to its record."""
-    if in_worker:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is answered by the parent, once
+def _outputs(missing: list[Run], device: str, jobs: int):
+    """(run, record, remarks) of each run as it is done. Ctrl-C is answered here, once: workers are born deaf to it."""
+    parallel = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")
+    tasks = (joblib.delayed(_compute_one)(run, device) for run in missing)
+    if jobs == 1 or threading.current_thread() is not threading.main_thread():
+        return parallel(tasks)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return parallel(tasks)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def _compute_one(run: Run, device: str) -> tuple[Run, dict, list[str]]:
+    """One run from its checkpoint (or from the start) to its record, and the warnings on the way."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        record = _play(run, device)
+    return run, record, [str(warning.message) for warning in caught if warning.category is UserWarning]
+
+
+def _play(run: Run, device: str) -> dict:
     checkpoint = run.path.with_suffix(".checkpoint")
-    every = float(os.environ.get("FEDBCGD_CHECKPOINT_SECONDS", 5))
+    for leftover in run.path.parent.glob(f".{run.path.stem}.*.tmp"):  # of a kill between write and rename
+        leftover.unlink(missing_ok=True)
+    every = _setting("FEDBCGD_CHECKPOINT_SECONDS", 5)
     state = records.read_checkpoint(checkpoint, run.key, device) if _fresh(checkpoint) else None
     before = state["seconds"] if state else 0.0
     started = saved = time.monotonic()
@@ -95,7 +130,7 @@ def _compute_one(run: Run, device: str, in_worker: bool) -> tuple[Run, dict]:
     record = to_record(run, t, before + time.monotonic() - started, device)
     records.write_record(run.path, record)
     checkpoint.unlink(missing_ok=True)
-    return run, record
+    return record
 
 
 def _pack(t: Trajectory) -> dict:

@@ -20,11 +20,6 @@ class Flat:
         self.module = copy.deepcopy(module).to(device)
         self.loss_function = loss
         parameters = {name: p.detach() for name, p in self.module.named_parameters() if p.requires_grad}
-        dtypes = {p.dtype for p in parameters.values()}
-        if len(dtypes) > 1 or not all(dtype.is_floating_point for dtype in dtypes):
-            raise ValueError(
-                f"parameters of types {sorted(map(str, dtypes))} were given: one floating-point type is expected."
-            )
         self.names = blocks.order or tuple(parameters)
         self.shapes = [parameters[name].shape for name in self.names]
         self.sizes = [shape.numel() for shape in self.shapes]

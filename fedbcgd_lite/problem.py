@@ -1,6 +1,7 @@
 """What is learned, and how: a reader's own problem, and the protocol of a run. Input is checked here, at the door."""
 
 import copy
+import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -72,6 +73,9 @@ class Problem:
         self.classifies = not self.train[1].is_floating_point() and output.ndim == 2 and self.train[1].ndim == 1
         if self.classifies:
             self._check_labels(output.shape[1])
+        shape = tuple(self.loss(output, self.train[1][:2]).shape)
+        if shape not in ((), (1,)):
+            raise ValueError(f"loss(output, targets) has shape {shape}: expected one number, the mean over the batch.")
 
     @property
     def n_clients(self) -> int:
@@ -128,6 +132,11 @@ class Problem:
 
     def _check_model(self) -> Tensor:
         """The output on two samples. Buffers that a forward pass changes would be in no block."""
+        dtypes = {p.dtype for p in self.model.parameters() if p.requires_grad}
+        if len(dtypes) > 1 or not all(dtype.is_floating_point for dtype in dtypes):
+            raise ValueError(
+                f"parameters of types {sorted(map(str, dtypes))} were given: expected one floating-point type."
+            )
         inputs = self.train[0][:2]
         try:
             module, output = self._trial(slice(2))
@@ -146,10 +155,10 @@ class Problem:
         return output
 
     def _check_labels(self, n_classes: int) -> None:
-        for _, y in filter(None, (self.train, self.test)):
-            if len(y) and not (0 <= y.min() and y.max() < n_classes):
+        for name, (_, y) in {"train": self.train, "test": self.test or self.train}.items():
+            if not (0 <= y.min() and y.max() < n_classes):
                 raise ValueError(
-                    f"labels from {y.min()} to {y.max()} were given: expected 0 to {n_classes - 1}, as the model has "
+                    f"{name} holds labels from {y.min()} to {y.max()}: expected 0 to {n_classes - 1}, as the model has "
                     f"{n_classes} outputs."
                 )
 
@@ -176,12 +185,9 @@ def resolve_device(device: str) -> str:
     """The GPU for "auto" when there is one; a device that is named must exist."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    kind, _, index = device.partition(":")
-    if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
         raise ValueError(f"unknown device {device!r}: expected 'auto', 'cpu', 'cuda' or 'cuda:<number>'.")
-    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
-        raise ValueError(
-            f"device {device!r} was asked for but PyTorch sees {torch.cuda.device_count()} GPUs here: use 'cpu' or "
-            "'auto'."
-        )
+    if device != "cpu" and int(device.partition(":")[2] or 0) >= torch.cuda.device_count():
+        seen = torch.cuda.device_count()
+        raise ValueError(f"device {device!r} was asked for but PyTorch sees {seen} GPUs here: use 'cpu' or 'auto'.")
     return device

@@ -43,7 +43,7 @@ def write_atomic(path: Path, content: bytes) -> None:
 def check_writable(folder: Path) -> None:
     """Refuse before hours of work, not after: results that cannot be kept are not computed."""
     probe = folder / f".writable-{os.getpid()}"
-    write_atomic(probe, b"")
+    write_atomic(probe, bytes(100_000))
     probe.unlink()
 
 
@@ -70,10 +70,10 @@ def read_record(path: Path, key: str | None = None) -> dict | None:
         return None
     try:
         record = json.loads(path.read_bytes())
-        seal = record.pop("digest")
+        seal, found = record.pop("digest"), digest(record)
     except (ValueError, KeyError, AttributeError, TypeError):
         return _set_aside(path, "is truncated or no record")
-    if digest(record) != seal:
+    if found != seal:
         return _set_aside(path, "does not match its digest (edited by hand?)")
     if key not in (None, record["key"]):
         return _set_aside(path, "belongs to another run")

@@ -10,7 +10,8 @@ from numbers import Integral
 import numpy as np
 import torch
 
-STREAMS = ("init", "partition", "validation", "select", "batches", "noise", "draw")
+# Numbers are for ever: a stream that goes never shifts another.
+STREAMS = {"init": 0, "partition": 1, "validation": 2, "select": 3, "batches": 4, "noise": 5, "draw": 7}
 
 
 def _sequence(seed: int, stream: str, round: int, client: int) -> np.random.SeedSequence:
@@ -18,7 +19,7 @@ def _sequence(seed: int, stream: str, round: int, client: int) -> np.random.Seed
         raise ValueError(f"unknown random stream {stream!r}: expected one of {', '.join(STREAMS)}.")
     if not isinstance(seed, Integral) or seed < 0:
         raise ValueError(f"seed = {seed!r} was given: expected a whole number of at least 0.")
-    return np.random.SeedSequence([seed, STREAMS.index(stream), round, client])
+    return np.random.SeedSequence([seed, STREAMS[stream], round, client])
 
 
 def numpy_rng(seed: int, stream: str, round: int = 0, client: int = 0) -> np.random.Generator:

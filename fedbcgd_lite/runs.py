@@ -7,6 +7,8 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from . import algorithms, blocks, checks, data, models, records
 from .algorithms import Algorithm
 from .problem import Problem, Training
@@ -116,6 +118,7 @@ def grid(task: Task, **fields) -> list[Run]:
     if "algorithm" not in fields:
         raise ValueError("grid() was given no algorithm: expected at least one, as in algorithm=[FedAvg()].")
     _check_fields(fields, ["algorithm", "seed", *_fields(Task)], "grid")
+    fields = {name: v.tolist() if isinstance(v, np.ndarray) else v for name, v in fields.items()}
     axes = {name: v if isinstance(v, (list, tuple, range)) else [v] for name, v in fields.items()}
     runs = []
     for values in itertools.product(*axes.values()):
@@ -145,7 +148,9 @@ def to_plain(value):
             name: float(v) if kind in FLOATS and v is not None else to_plain(v) for name, (kind, v) in fields.items()
         }
         return {"class": type(value).__name__, **plain}
-    return [to_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+    if isinstance(value, (list, tuple)):
+        return [to_plain(item) for item in value]
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def from_plain(value):

@@ -86,7 +86,9 @@ def test_final_objective_is_the_golden_one(name):
 def test_the_golden_minimiser_minimises_our_quadratic():
     """At the file's x* our problem has gradient zero and the value f*, so that both speak of the same problem."""
     problem, x = quadratic(), torch.tensor(RESULTS["xstar"], dtype=torch.float64)
-    sgd = LocalSGD(Flat(problem.model, Blocks((6,)), problem.loss), *problem.train, np.arange(12), [], lr=0.0)
+    sgd = LocalSGD(
+        Flat(problem.model, Blocks((6,)), problem.loss), *problem.train, np.arange(12), [np.arange(12)], lr=0.0
+    )
     assert sgd.full_gradient(x).abs().max() < 1e-11
     sgd(x)
     assert sgd.loss == pytest.approx(RESULTS["f_star"], rel=META["rtol"])
