@@ -26,6 +26,8 @@ _LAZY = {  # what needs pandas and matplotlib is loaded when it is first asked f
         "frame",
         "partition_map",
         "save",
+        "score_map",
+        "sweep",
         "table",
     ),
     "claims": ("claim", "judge"),

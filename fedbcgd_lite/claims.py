@@ -72,9 +72,7 @@ def judge(entry: dict, results: list[Result]) -> Verdict:
             f"claim {entry['id']}: {len(of)} runs stand against {len(than)}: expected the same seeds on both sides."
         )
     holds = _holds(entry, float(of.mean()), float(than.mean()))
-    both = [text.format(of.mean()).replace("inf d", "never")]
-    if "value" not in entry:
-        both.append(text.format(than.mean()).replace("inf d", "never"))
+    both = [_written(text, of.mean())] + ([] if "value" in entry else [_written(text, than.mean())])
     difference = of - than if np.isfinite(of).all() and np.isfinite(than).all() else np.array([])
     spread = f"{difference.std(ddof=1):.2g}" if len(difference) > 1 else ""
     judged = results[0].run.task.profile in entry["profiles"]
@@ -82,6 +80,10 @@ def judge(entry: dict, results: list[Result]) -> Verdict:
     return Verdict(
         entry["id"], entry["item"], entry["statement"], entry.get("paper", ""), " against ".join(both), spread, verdict
     )
+
+
+def _written(text: str, value: float) -> str:
+    return text.format(value) if np.isfinite(value) else ("never" if value > 0 else "diverged")
 
 
 def _values(entry: dict, side: dict, results: list[Result]) -> tuple[np.ndarray, str]:

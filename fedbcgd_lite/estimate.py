@@ -53,10 +53,6 @@ def _measure(task: Task, device: str) -> tuple[Problem, float, float]:
 
 def duration(seconds: float) -> str:
     """A time for people."""
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 90
-        else f"{seconds / 60:.0f} min"
-        if seconds < 5400
-        else f"{seconds / 3600:.1f} h"
-    )
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

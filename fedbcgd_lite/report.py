@@ -76,7 +76,7 @@ def _field(r: Result, name: str):
 
 def final_accuracy(result: Result) -> float:
     """Mean accuracy (percent) of the last 10 % of the evaluations, at least one; NaN for a run that diverged."""
-    if result.record["status"] == "diverged":
+    if _diverged(result):
         return float("nan")
     accuracy = [row["accuracy"] for row in result.rows]
     return float(np.mean(accuracy[-max(1, len(accuracy) // 10) :]))
@@ -151,13 +151,19 @@ def curves(
     target: float | None = None,
     ax=None,
 ) -> Figure:
-    """Mean over seeds and a band from the lowest to the highest, one colour a method; x, y: columns of `frame`."""
+    """Mean over seeds and a band from the lowest to the highest, one colour a method; x, y: columns of `frame`.
+
+    Where a seed diverged, each seed has a line of its own and a cross marks the end.
+    """
     with plt.rc_context(STYLE):
         ax = ax or plt.subplots(figsize=(7.5, 4.2), layout="constrained")[1]
         groups = _groups(results, by)
         ramp = dict(zip(groups, sns.color_palette("viridis_r", len(groups))))
         for method, group in groups.items():
             color = ramp[method] if by else COLORS.get(method, ramp[method])
+            if any(_diverged(r) for r in group):
+                _single_lines(ax, group, x, y, color, method)
+                continue
             xs, ys = _aligned(group, x, y)
             ax.plot(xs, ys.mean(0), color=color, lw=1.8, label=method)
             ax.fill_between(xs, ys.min(0), ys.max(0), color=color, alpha=0.15, lw=0)
@@ -172,12 +178,54 @@ def curves(
         return _closed(ax.figure)
 
 
+def _diverged(result: Result) -> bool:
+    return result.record["status"] == "diverged"
+
+
+def _single_lines(ax, group: list[Result], x: str, y: str, color, label: str) -> None:
+    """Each seed by itself, thin, with a cross where it diverged: a mean over runs that ended would mean nothing."""
+    for i, r in enumerate(group):
+        xs, ys = zip(*((row[x], row[y]) for row in r.rows if row[y] is not None))
+        ax.plot(xs, ys, color=color, lw=0.9, label=f"{label} (each seed)" if i == 0 else None)
+        if _diverged(r):
+            ax.plot(xs[-1], ys[-1], "x", color=color, ms=9, mew=2)
+
+
 def _aligned(group: list[Result], x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
     """(points,), (seeds, points): all seeds on the points of the first one, where they overlap."""
     rows = [[(row[x], row[y]) for row in r.rows if row[y] is not None] for r in group]
     end = min(points[-1][0] for points in rows)
     xs = np.array([point[0] for point in rows[0] if point[0] <= end])
     return xs, np.array([np.interp(xs, *zip(*points)) for points in rows])
+
+
+def sweep(results: list[Result], by: str, target: float | None = None) -> Figure:
+    """Left: `curves` for each value of the field `by`. Right: final accuracy over its values, a dot a seed."""
+    with plt.rc_context(STYLE):
+        figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.2), layout="constrained", width_ratios=(1.8, 1))
+        curves(results, by=by, target=target, ax=left)
+        finals = pd.DataFrame({by: [_field(r, by) for r in results], "final": [final_accuracy(r) for r in results]})
+        right.plot(finals[by], finals["final"], "o", color="#0072b2", alpha=0.5, label="a seed")
+        means = finals.groupby(by)["final"].agg(lambda final: final.mean(skipna=False)).dropna()
+        right.plot(means.index, means, color="#0072b2", label="mean")
+        for value in finals[by][finals["final"].isna()]:
+            right.plot(
+                value, right.get_ylim()[0], "x", color="#d55e00", ms=9, mew=2, clip_on=False, label="a seed diverged"
+            )
+        right.set(xlabel=by, ylabel="final test accuracy (%)", xticks=sorted(finals[by].unique()))
+        right.legend(fontsize=8.5)
+        return _closed(figure)
+
+
+def score_map(scores: pd.DataFrame, label: str) -> Figure:
+    """A table of scores as a picture with the numbers in it; a missing one is written as diverged."""
+    with plt.rc_context({**STYLE, "axes.grid": False}):
+        ax = plt.subplots(figsize=(7.5, 0.6 + 0.45 * len(scores)), layout="constrained")[1]
+        sns.heatmap(scores, ax=ax, annot=True, fmt=".1f", cmap="crest", cbar_kws={"label": label})
+        for row, column in zip(*np.nonzero(scores.isna().to_numpy())):
+            ax.text(column + 0.5, row + 0.5, "diverged", ha="center", va="center", fontsize=8.5, color="#666666")
+        ax.set_ylabel("")
+        return _closed(ax.figure)
 
 
 def allocation(result: Result, rounds: int = 12) -> Figure:
