@@ -224,7 +224,6 @@ def score_map(scores: pd.DataFrame, label: str) -> Figure:
         sns.heatmap(scores, ax=ax, annot=True, fmt=".1f", cmap="crest", cbar_kws={"label": label})
         for row, column in zip(*np.nonzero(scores.isna().to_numpy())):
             ax.text(column + 0.5, row + 0.5, "diverged", ha="center", va="center", fontsize=8.5, color="#666666")
-        ax.set_ylabel("")
         return _closed(ax.figure)
 
 
