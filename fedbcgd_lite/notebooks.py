@@ -1,5 +1,6 @@
 """Executing the notebooks: papermill, with refusals where a notebook could be taken for one that ran and did not."""
 
+import logging
 import shutil
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import papermill
 from nbclient.exceptions import DeadKernelError
 from papermill.exceptions import PapermillException
 
+from . import records
 from .runs import results_folder
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
@@ -44,19 +46,19 @@ def execute(name: str, profile: str, given: dict) -> Path:
     unknown = [parameter for parameter in given if parameter not in known]
     if unknown:
         raise NotebookError(f"{source} has no parameter {', '.join(unknown)}: expected names among {', '.join(known)}.")
-    target.parent.mkdir(parents=True, exist_ok=True)
+    records.check_writable(target.parent)
     target.unlink(missing_ok=True)
     try:
-        shown = {"progress_bar": False, "stderr_file": sys.stderr, "extra_arguments": ["--log-level=ERROR"]}
+        shown = {"progress_bar": False, "stderr_file": sys.stderr, "extra_arguments": ["--log-level=CRITICAL"]}
         papermill.execute_notebook(source, target, parameters=given, kernel_name="python3", cwd=FOLDER, **shown)
+    except KeyboardInterrupt:
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # which else prints the cell's traceback at exit
+        raise
     except (PapermillException, DeadKernelError) as error:
         last = str(error).strip().splitlines()[-1]
         raise NotebookError(f"{name} failed: {last}\nThe notebook as far as it ran is kept in {target}") from error
-    not_run = [
-        cell
-        for cell in nbformat.read(target, as_version=4).cells
-        if cell.cell_type == "code" and cell.source.strip() and cell.execution_count is None
-    ]
+    code = [cell for cell in nbformat.read(target, as_version=4).cells if cell.cell_type == "code"]
+    not_run = [cell for cell in code if cell.source.strip() and cell.execution_count is None]
     if not_run:
         raise NotebookError(
             f"{name} ended early: {len(not_run)} code cells were not run\nThe notebook as far as it ran is kept in "

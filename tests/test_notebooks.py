@@ -2,9 +2,11 @@
 
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import nbformat
@@ -112,6 +114,7 @@ def test_first_rounds_of_committed_records_are_computed_again_alike():
 
 # --- what the runner refuses ----------------------------------------------------------------------------------------
 
+KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 PARAMETERS = new_code_cell('profile = "laptop"\ndevice = "cpu"', metadata={"tags": ["parameters"]})
 
 
@@ -123,9 +126,7 @@ def make(tmp_path, monkeypatch):
     (tmp_path / "notebooks").mkdir()
 
     def write(*cells):
-        content = new_notebook(
-            cells=list(cells), metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}}
-        )
+        content = new_notebook(cells=list(cells), metadata={"kernelspec": KERNEL})
         nbformat.write(content, tmp_path / "notebooks" / "trial.ipynb")
 
     return write
@@ -158,6 +159,36 @@ def test_notebook_that_ends_early_is_not_taken_for_a_finished_one(make, end, tmp
     make(PARAMETERS, new_code_cell(end), new_code_cell("import time; time.sleep(1)"), new_code_cell("1"))
     assert __main__.main(["figures"]) == 1
     assert str(tmp_path / "figures" / "laptop" / "executed" / "trial.ipynb") in capsys.readouterr().err
+
+
+def test_results_that_cannot_be_written_are_refused_before_anything_runs(make, tmp_path, monkeypatch, capsys):
+    make(PARAMETERS)
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("FEDBCGD_RESULTS", str(tmp_path / "file"))
+    assert __main__.main(["figures"]) == 2
+    assert "could not write" in capsys.readouterr().err
+
+
+INTERRUPTED = """
+import pathlib, sys
+from fedbcgd_lite import __main__, notebooks
+notebooks.FOLDER = pathlib.Path(sys.argv[1])
+sys.exit(__main__.main(["figures"]))
+"""
+
+
+def test_ctrl_c_ends_cleanly_with_its_own_exit_code(make, tmp_path):
+    """One sentence and no traceback, although the kernel was in the middle of a cell."""
+    make(PARAMETERS, new_code_cell(f"open({str(tmp_path / 'begun')!r}, 'w').close(); import time; time.sleep(60)"))
+    words = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "notebooks")]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    _, printed = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the same command goes on from there" in printed and "Traceback" not in printed
 
 
 @pytest.mark.parametrize(

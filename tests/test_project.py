@@ -4,6 +4,7 @@ import ast
 import csv
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -76,7 +77,7 @@ def test_only_the_reporting_modules_import_pandas_and_matplotlib():
 
 def test_code_is_formatted_and_linted():
     for words in (["format", "--check"], ["check"]):
-        run = subprocess.run([ROOT / ".venv/bin/ruff", *words, "."], cwd=ROOT, capture_output=True, text=True)
+        run = subprocess.run([sys.executable, "-m", "ruff", *words, "."], cwd=ROOT, capture_output=True, text=True)
         assert run.returncode == 0, run.stdout
 
 
