@@ -38,7 +38,7 @@ def run_grid(runs: list[Run], device: str = "auto", jobs: int | None = None) -> 
         found |= _compute(missing, device, jobs)
     for run in dict.fromkeys(runs):
         if found[run]["status"] == "diverged":
-            print(f"{run.algorithm.label}, seed {run.seed}: diverged ({found[run]['reason']})")
+            print(f"{_name(run)}: diverged ({found[run]['reason']})")
     return [Result(run, found[run]) for run in runs]
 
 
@@ -79,7 +79,7 @@ def _compute(missing: list[Run], device: str, jobs: int) -> dict[Run, dict]:
                 done[run] = record
                 for remark in remarks:
                     warnings.warn(remark, stacklevel=4)
-                bar.set_postfix_str(f"{run.algorithm.label}, seed {run.seed}")
+                bar.set_postfix_str(_name(run))
                 bar.update()
     except KeyboardInterrupt:
         kept = f"{len(done)} of {len(missing)} runs are finished and kept"
@@ -141,6 +141,11 @@ def _pack(t: Trajectory) -> dict:
 def _unpack(state: dict) -> Trajectory:
     fields = {f.name: state[f.name] for f in dataclasses.fields(Trajectory)}
     return Trajectory(**{**fields, "blocks": blocks.Blocks(**state["blocks"]), "ledger": Ledger(state["ledger"])})
+
+
+def _name(run: Run) -> str:
+    momentum = f"momentum {run.algorithm.momentum}, " if hasattr(run.algorithm, "momentum") else ""
+    return f"{run.algorithm.label}, {momentum}lr {run.task.lr}, seed {run.seed}"
 
 
 def _say(text: str) -> None:

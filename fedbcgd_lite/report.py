@@ -257,8 +257,12 @@ def allocation(result: Result, rounds: int = 12) -> Figure:
 
 
 def allocation_frame(result: Result) -> pd.DataFrame:
-    """A row a participant and round: method, model, dataset, seed, round, client, block, upload_floats, upload_d."""
-    participants = [{"round": r, **one} for r, of_round in enumerate(result.rounds, start=1) for one in of_round]
+    """A row a participant and round: method, model, dataset, seed, round, client, block, upload_floats, upload_d.
+
+    Rounds and blocks are counted from 1, as in the paper.
+    """
+    rounds = enumerate(result.rounds, start=1)
+    participants = [{"round": r, **one, "block": one["block"] + 1} for r, of_round in rounds for one in of_round]
     return pd.DataFrame([{**_identity(result), **p, "upload_d": p["upload_floats"] / result.d} for p in participants])
 
 

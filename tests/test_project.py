@@ -123,6 +123,13 @@ def test_readme_table_has_a_row_for_each_notebook_with_its_verdicts():
         assert line.split("|")[-2].strip() == told
 
 
+def test_readme_numbers_are_those_of_the_verdicts():
+    """Every accuracy and every upload with two decimals in the README stands in figures/laptop/claims.csv."""
+    judged = (ROOT / "figures/laptop/claims.csv").read_text()
+    numbers = re.findall(r"\d+\.\d\d (?:d|%)", README.replace("\n", " "))
+    assert len(numbers) >= 8 and not [number for number in numbers if number not in judged]
+
+
 def test_help_lists_the_targets():
     listed = subprocess.run(["make"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for target in "setup figures smoke test lab status replay notebooks clean".split():
