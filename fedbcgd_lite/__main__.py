@@ -63,9 +63,8 @@ def figures(options) -> int:
     """Execute the notebooks one after another; stop at the first that fails."""
     from . import notebooks
 
-    chosen = [
-        name.strip().removesuffix(".ipynb") for name in options.only.split(",") if name.strip()
-    ] or notebooks.names()
+    named = [name.strip().removesuffix(".ipynb") for name in options.only.split(",")]
+    chosen = [name for name in named if name] or notebooks.names()
     given = {"profile": options.profile, "device": options.device} | ({"seeds": options.seeds} if options.seeds else {})
     for name in chosen:
         notebooks.parameters(notebooks.FOLDER / f"{name}.ipynb")  # refuse a bad name before the first one runs
@@ -103,11 +102,8 @@ def status(options) -> int:
     for path in sorted(folder.glob("*.png")):
         print(f"  figure: {path.name}")
     if (folder / "claims.csv").exists():
-        print(
-            pd.read_csv(folder / "claims.csv", keep_default_na=False)[["claim", "ours", "verdict"]].to_string(
-                index=False
-            )
-        )
+        verdicts = pd.read_csv(folder / "claims.csv", keep_default_na=False)
+        print(verdicts[["claim", "ours", "verdict"]].to_string(index=False))
     return 0
 
 
@@ -115,10 +111,7 @@ def replay(options) -> int:
     """Evidence that the kept records still describe the code."""
     paths = sorted((results_folder(options.profile) / "records").glob("*.json"))
     if not paths:
-        raise ValueError(
-            f"there are no records in {results_folder(options.profile)}: run `make figures "
-            f"PROFILE={options.profile}` first."
-        )
+        raise ValueError(f"there are no records in {results_folder(options.profile)}: run `make figures` first.")
     from .replay import replay as recompute
 
     differences = recompute(paths, options.device, options.jobs)
