@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from fedbcgd_lite import FedAvg, FedBCGD, claims, report
-from fedbcgd_lite.experiments import Result, Run, task
+from fedbcgd_lite.results import Result
+from fedbcgd_lite.runs import Run, task
 
 
 def result(algorithm, seed=0, accuracy=(10.0, 50.0, 80.0), upload=1.0, status="finished", profile="laptop"):
