@@ -124,7 +124,7 @@ def claim(item: str, results: list[Result]) -> list[Verdict]:
     print("\n".join(map(str, verdicts)))
     path = results_folder(results[0].run.task.profile) / "claims.csv"
     new = pd.DataFrame([vars(v) for v in verdicts], columns=COLUMNS)
-    old = pd.read_csv(path, keep_default_na=False) if path.exists() else new.iloc[:0]
+    old = pd.read_csv(path, keep_default_na=False, dtype=str) if path.exists() else new.iloc[:0]
     merged = pd.concat([old[old["item"] != item], new]).sort_values(["item"], kind="stable")
     records.write_atomic(path, merged.to_csv(index=False).encode())
     return verdicts

@@ -142,7 +142,7 @@ def test_embedded_paper_numbers_are_the_printed_ones():
         rows = {(r["table"], r["method"], r["dataset"], r["model"]): r for r in csv.DictReader(file)}
     assert rows["2", "FedBCGD", "CIFAR100", "LeNet-5"]["floats_to_target_d"] == "77"
     assert rows["3", "FedAvg", "CIFAR10", "ResNet-18"]["mean"] == "89.0"
-    assert rows["6", "FedBCGD+", "CIFAR10", "LeNet-5"]["std"] == "0.3"
+    assert rows["6", "QSGD+FedBCGD+", "CIFAR10", "LeNet-5"]["std"] == "0.3"
     model = fedbcgd_lite.models.LeNet5()
     biases = {"conv1": 64, "conv2": 64, "fc1": 384, "fc2": 192}
     assert [s - b for s, b in zip(partition(model, "paper").sizes, biases.values())] == [4800, 102400, 614400, 73728]
