@@ -75,6 +75,15 @@ def test_only_the_reporting_modules_import_pandas_and_matplotlib():
     assert users <= {"report", "claims", "__main__"}
 
 
+def test_the_module_alone_needs_no_plotting_packages():
+    """`pip install -e .` without extras: methods and runs work, and only the reports ask for more."""
+    blocked = (
+        "import sys; sys.modules.update(dict.fromkeys(['pandas', 'matplotlib', 'seaborn', 'papermill', 'nbformat']));"
+    )
+    code = f"{blocked} import fedbcgd_lite as fb; fb.grid(fb.task('smoke'), algorithm=fb.FedBCGD())"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_code_is_formatted_and_linted():
     for words in (["format", "--check"], ["check"]):
         run = subprocess.run([sys.executable, "-m", "ruff", *words, "."], cwd=ROOT, capture_output=True, text=True)
