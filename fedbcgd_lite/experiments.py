@@ -11,6 +11,7 @@ from pathlib import Path
 
 import joblib
 import tqdm.auto
+from joblib.externals.loky.backend import resource_tracker
 
 from . import blocks, checks, records
 from .estimate import duration, estimate
@@ -94,6 +95,7 @@ def _outputs(missing: list[Run], device: str, jobs: int):
     tasks = (joblib.delayed(_compute_one)(run, device) for run in missing)
     if jobs == 1 or threading.current_thread() is not threading.main_thread():
         return parallel(tasks)
+    resource_tracker.ensure_running()  # which lifts the block when it starts, so it starts first
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         return parallel(tasks)

@@ -170,8 +170,9 @@ def test_results_that_cannot_be_written_are_refused_before_anything_runs(make, t
 
 
 INTERRUPTED = """
-import pathlib, sys
+import pathlib, signal, sys
 from fedbcgd_lite import __main__, notebooks
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs inherit it ignored
 notebooks.FOLDER = pathlib.Path(sys.argv[1])
 sys.exit(__main__.main(["figures"]))
 """

@@ -303,6 +303,8 @@ experiments.run_grid(runs, jobs=jobs)
 POLITE = (
     CHILD
     + """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs inherit it ignored
 try:
     experiments.run_grid(runs, jobs=jobs)
 except KeyboardInterrupt:
