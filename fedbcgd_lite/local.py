@@ -1,4 +1,4 @@
-"""Local SGD of one client: y <- y - eta (mask * (gradient + wd y) + correction(y, batch)), T times."""
+"""Local SGD of one client: y <- y - eta mask * (gradient + wd y + correction(y, batch)), T times."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,9 +12,7 @@ from .flat import Flat
 
 @dataclass
 class LocalSGD:
-    """What an algorithm's `train` gets to work with: the client's data and this round's plan, as functions of a flat
-    vector.
-    """
+    """What `train` of an algorithm works with: a client's data and its plan of the round, as functions of a vector."""
 
     flat: Flat
     inputs: Tensor  # (n, ...) the whole training set; batches index into it
@@ -23,9 +21,7 @@ class LocalSGD:
     batches: list[np.ndarray]  # this round's mini-batches, T of them
     lr: float  # eta_r
     weight_decay: float = 0.0
-    loss: float = field(
-        default=float("nan"), init=False
-    )  # mean mini-batch loss along the last call, a measurement only
+    loss: float = field(default=float("nan"), init=False)  # mean mini-batch loss along the last call; a measurement
 
     @property
     def steps(self) -> int:
@@ -33,9 +29,7 @@ class LocalSGD:
         return len(self.batches)
 
     def __call__(self, x: Tensor, mask: Tensor | None = None, correction: Callable | None = None) -> Tensor:
-        """y after T steps from x. mask (d,): coordinates that train; correction(y, batch) -> (d,) is added to the
-        gradient.
-        """
+        """y after T steps from x. mask (d,): what trains; correction(y, batch) (d,): added to the gradient."""
         y, losses = x.clone(), []
         for batch in self.batches:
             g, loss = self._gradient(y, batch)

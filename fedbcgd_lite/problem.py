@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from . import checks
+from .flat import Flat
 from .rng import global_rng
 
 
@@ -85,6 +86,10 @@ class Problem:
     def holders(self) -> np.ndarray:
         """The clients that can be sampled: those that hold at least one sample."""
         return np.flatnonzero([len(client) for client in self.clients])
+
+    def trained(self, run) -> nn.Module:
+        """A copy of the model with the parameters that a run (what `simulate` returns) came to."""
+        return Flat(self.model, run.blocks, self.loss, self.device).to_module(run.x)
 
     def _pair(self, name: str, pair) -> tuple[Tensor, Tensor]:
         """(inputs, targets) on the device."""

@@ -235,3 +235,13 @@ def test_the_readers_module_is_left_alone(algorithm):
     run(problem, algorithm, rounds=1)
     assert_same_tensors(before, problem.model.state_dict())
     assert problem.model.training
+
+
+def test_the_trained_module_predicts_what_the_run_measured():
+    """problem.trained(run) is the model at run.x, whatever the order of the blocks; the reader's own is left alone."""
+    problem = toy()
+    t = run(problem, FedBCGD(((("second",), ("first",)), ("last",))))
+    inputs, targets = problem.test
+    accuracy = 100 * (problem.trained(t).eval()(inputs).argmax(1) == targets).double().mean().item()
+    assert accuracy == pytest.approx(t.rows[-1]["accuracy"])
+    assert not torch.equal(problem.trained(t).first.weight, problem.model.first.weight)
