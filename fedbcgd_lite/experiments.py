@@ -93,7 +93,8 @@ def _outputs(missing: list[Run], device: str, jobs: int):
     """(run, record, remarks) of each run as it is done. Ctrl-C is answered here, once: workers are born deaf to it."""
     parallel = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")
     tasks = (joblib.delayed(_compute_one)(run, device) for run in missing)
-    if jobs == 1 or threading.current_thread() is not threading.main_thread():
+    in_main = threading.current_thread() is threading.main_thread()
+    if jobs == 1 or not in_main or not hasattr(signal, "pthread_sigmask"):  # Windows has none
         return parallel(tasks)
     resource_tracker.ensure_running()  # which lifts the block when it starts, so it starts first
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
