@@ -46,6 +46,8 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--profile", default="laptop", help=f"one of {', '.join(PROFILES)}")
         sub.add_argument("--device", default="auto")
         sub.add_argument("--jobs", type=_at_least_one, help="runs at a time")
+        if command is not figures:
+            continue
         sub.add_argument("--only", default="", help="notebooks, separated by commas")
         sub.add_argument("--seeds", type=_at_least_one, help="number of seeds")
         sub.add_argument("--fresh", action="store_true", help="compute records again that exist")

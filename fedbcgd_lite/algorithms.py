@@ -13,7 +13,7 @@ How the methods to come fit these four signatures, without a change:
 
 SCAFFOLD      broadcast = ("x", "c"); a client keeps c_i. train: y = sgd(x, correction=lambda y, batch: c - c_i), then
               option II from sgd.lr and sgd.steps, or option I from sgd.full_gradient(x); out has dx and dc.
-              upload stores c_i + dc. aggregate: c += (1/M) sum dc.
+              upload stores c_i + dc. aggregate: c += (1/M) sum dc; init puts M into the server state.
 FedBCGD+      the same, with dx and dc cut by slot.cuts and c_i overwritten on those cuts only (so that c = mean c_i).
               SVRG is a correction that also sees the batch: lambda y, batch: a_i - sgd.gradient(x, batch) + c - c_i,
               with a_i = sgd.full_gradient(x).

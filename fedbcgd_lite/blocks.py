@@ -9,10 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-# The printed partitions, with biases beside their weights: exclusive blocks, then the shared block. In Table 7 "Block
-# 5" *is* the
-# shared block, so with N = 5 groups the fifth group has an empty exclusive block. "authors" is the list in the authors'
-# published script.
+# The printed partitions, with biases beside their weights: exclusive blocks, then the shared block. In Table 7 the
+# shared block *is* "Block 5": with N = 5 groups the fifth group has an empty exclusive block. "authors" is the list in
+# the script that the authors published.
 PAPER = {
     ("LeNet5", "paper"): ((("conv1",), ("conv2",), ("fc1",), ("fc2",), ()), ("fc3",)),  # Table 7
     ("LeNet5", "authors"): ((("conv1",), ("conv2",), ("fc1",), (), ()), ("fc2", "fc3")),
@@ -40,8 +39,7 @@ class Blocks:
     """Sizes (floats) of the N exclusive blocks and of the shared block, in the order of the flat vector.
 
     `order` names the parameters in the order in which they are laid out; empty means the module's own order. A block
-    may
-    end inside a parameter: cutting a large layer into row slices needs nothing more.
+    may end inside a parameter: cutting a large layer into row slices needs nothing more.
     """
 
     sizes: tuple[int, ...]

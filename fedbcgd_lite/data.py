@@ -23,7 +23,7 @@ FOLDER = Path(__file__).parent / "datasets"
 
 @dataclass(frozen=True)
 class Data:
-    """Images in [0, 1] after normalisation by the training set's mean and standard deviation, and integer labels."""
+    """Images, normalised to mean 0 and standard deviation 1 over the training set, and integer labels."""
 
     x_train: Tensor  # (n, channels, height, width) float32
     y_train: Tensor  # (n,) int64
@@ -56,9 +56,7 @@ def load(dataset: str) -> Data:
 
 
 def hold_out(data: Data, fraction: float, seed: int) -> Data:
-    """The same data with a random part of the *training* set in the place of the test set, to choose hyper-parameters
-    on.
-    """
+    """The same data with a random part of the *training* set in the place of the test set, to choose settings on."""
     order = torch.from_numpy(numpy_rng(seed, "validation").permutation(len(data.y_train)))
     held, kept = order.split([round(fraction * len(order)), len(order) - round(fraction * len(order))])
     x, y = data.x_train, data.y_train
@@ -85,9 +83,7 @@ class IID:
 
 @dataclass(frozen=True)
 class ByLabel:
-    """Samples sorted by label, cut into n_clients * shards pieces, `shards` random pieces a client (McMahan et al.,
-    2017).
-    """
+    """Samples sorted by label and cut into shards, `shards` random ones a client (McMahan et al., 2017)."""
 
     shards: int = 2
 

@@ -19,9 +19,7 @@ class Ledger:
             self.rows.append((round, slot.client, slot.block, direction, key, payload.floats, payload.bits))
 
     def sum(self, column: str, direction: str, **where) -> int:
-        """The sum of a column over the rows of a direction, and of whatever else is fixed: sum("floats", "up", round=3,
-        client=7).
-        """
+        """A column's sum over a direction and whatever else is fixed: sum("floats", "up", round=3, client=7)."""
         fixed = [(COLUMNS.index(name), value) for name, value in {"direction": direction, **where}.items()]
         return sum(row[COLUMNS.index(column)] for row in self.rows if all(row[i] == value for i, value in fixed))
 

@@ -4,8 +4,7 @@ A *message* is a dict of payloads. A *payload* has `.bits` and `.floats` (its co
 `.decode()` (the tensor that the receiver reconstructs). Client numbers and block numbers are not counted.
 
 `Dense` is the only payload so far. `Sparse` (values and indices) and `Quantized` (levels, signs and a norm per bucket)
-fit the
-same three names: their `.bits` come from the packed tensors, and `.floats` is bits / 32.
+fit the same three names: their `.bits` come from the packed tensors, and `.floats` is bits / 32.
 """
 
 from collections.abc import Iterator

@@ -13,8 +13,8 @@ from .runs import from_plain
 from .simulate import simulate
 
 REPLAYED = 2  # evaluations that are computed again
-LOSS_TOLERANCE = 1e-2  # relative; another processor rounds differently, and training amplifies it
-ACCURACY_TOLERANCE = 2.0  # percent
+# Another processor rounds differently, and training amplifies it: accuracy in percent, losses relative, the rest exact.
+TOLERANCE = {"accuracy": 2.0, "test_loss": 1e-2, "train_loss": 1e-2}
 
 
 def replay(paths: list[Path], device: str = "auto", jobs: int | None = None) -> dict[Path, str]:
@@ -38,16 +38,18 @@ def _replay_one(path: Path, device: str) -> str | None:
     rows = kept.rows[: REPLAYED + 1]
     short = dataclasses.replace(run.task, rounds=max(1, rows[-1]["round"]), budget_d=None)
     t = simulate(run.task.problem(run.seed, device), run.algorithm, short, run.seed)
+    if len(t.rows) < len(rows):
+        return f"now stops in round {t.round}: {t.diverged}"
     if rounds_of(t.ledger, t.round) != record["rounds"][: t.round]:
         return "other clients, blocks or uploads"
     for was, now in zip(rows, t.rows):
         for name in was:
-            tolerance = {"accuracy": ACCURACY_TOLERANCE, "test_loss": LOSS_TOLERANCE, "train_loss": LOSS_TOLERANCE}.get(
-                name, 0
-            )
-            scale = 1 if name == "accuracy" else abs(was[name] or 0)
-            if was[name] != now[name] and (
-                None in (was[name], now[name]) or abs(was[name] - now[name]) > tolerance * scale
-            ):
+            if not _agree(name, was[name], now[name]):
                 return f"{name} in round {was['round']} was {was[name]}, is now {now[name]}"
     return None
+
+
+def _agree(name: str, was: float | None, now: float | None) -> bool:
+    if was == now or None in (was, now):
+        return was == now
+    return abs(was - now) <= TOLERANCE.get(name, 0) * (1 if name == "accuracy" else abs(was))

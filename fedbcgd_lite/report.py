@@ -64,8 +64,6 @@ def _identity(r: Result, by: str | None = None) -> dict:
 
 
 def _field(r: Result, name: str):
-    if name == "label":
-        return r.run.algorithm.label
     holder = next((h for h in (r.run.algorithm, r.run.task, r.run) if hasattr(h, name)), None)
     if holder is None:
         raise ValueError(
@@ -208,10 +206,10 @@ def sweep(results: list[Result], by: str, target: float | None = None) -> Figure
         right.plot(finals[by], finals["final"], "o", color="#0072b2", alpha=0.5, label="a seed")
         means = finals.groupby(by)["final"].agg(lambda final: final.mean(skipna=False)).dropna()
         right.plot(means.index, means, color="#0072b2", label="mean")
-        for value in finals[by][finals["final"].isna()]:
-            right.plot(
-                value, right.get_ylim()[0], "x", color="#d55e00", ms=9, mew=2, clip_on=False, label="a seed diverged"
-            )
+        failed, bottom = finals[by][finals["final"].isna()], right.get_ylim()[0]
+        if len(failed):
+            cross = {"color": "#d55e00", "ms": 9, "mew": 2, "clip_on": False, "label": "a seed diverged"}
+            right.plot(failed, np.full(len(failed), bottom), "x", **cross)
         right.set(xlabel=by, ylabel="final test accuracy (%)", xticks=sorted(finals[by].unique()))
         right.legend(fontsize=8.5)
         return _closed(figure)

@@ -29,9 +29,7 @@ def numpy_rng(seed: int, stream: str, round: int = 0, client: int = 0) -> np.ran
 
 @contextmanager
 def global_rng(seed: int, stream: str, round: int = 0, client: int = 0, device="cpu"):
-    """Seed torch's global generator inside the block and restore it after (dropout and initialisers read only that
-    one).
-    """
+    """Seed torch's global generator inside the block and restore it after: dropout and initialisers read only that."""
     devices = [torch.device(device)] if torch.device(device).type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(int(_sequence(seed, stream, round, client).generate_state(1, np.uint64)[0] >> 1))

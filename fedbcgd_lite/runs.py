@@ -135,9 +135,7 @@ def _fields(kind) -> list[str]:
 def _check_fields(given: dict, known: list[str], caller: str) -> None:
     unknown = [name for name in given if name not in known]
     if unknown:
-        raise ValueError(
-            f"{caller}() was given {', '.join(unknown)}: expected names among {', '.join(dict.fromkeys(known))}."
-        )
+        raise ValueError(f"{caller}() was given {', '.join(unknown)}: expected names among {', '.join(known)}.")
 
 
 def to_plain(value):

@@ -13,7 +13,8 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from fedbcgd_lite import __main__, notebooks
+from fedbcgd_lite import __main__, notebooks, records
+from fedbcgd_lite.replay import replay
 
 ROOT = Path(__file__).parent.parent
 ALL = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -105,11 +106,23 @@ def test_everything_is_computed_from_nothing_at_smoke(tmp_path, monkeypatch):
 
 def test_first_rounds_of_committed_records_are_computed_again_alike():
     """`make replay` on one record of each method: they still describe the code."""
-    from fedbcgd_lite.replay import replay
-
     paths = sorted((ROOT / "figures" / "laptop" / "records").glob("*-s0-*.json"))
     one_each = list({path.name.rpartition("-s0-")[0]: path for path in paths}.values())
     assert len(one_each) >= 5 and replay(one_each, "cpu") == {}
+
+
+@pytest.mark.parametrize("what", ["accuracy", "upload_d", "test_loss", "rounds"])
+def test_replay_reports_a_record_that_the_code_does_not_make(what, tmp_path):
+    """A record with a valid digest and one wrong number (or one other client) is named, with the number."""
+    path = min((ROOT / "figures" / "laptop" / "records").glob("fedavg-s0-*.json"))
+    record = records.read_record(path)
+    if what == "rounds":
+        record["rounds"][0][0][0] += 1
+    else:
+        record["rows"][what][1] += 3
+    records.write_record(tmp_path / path.name, record)
+    (difference,) = replay([tmp_path / path.name], "cpu", jobs=1).values()
+    assert ("other clients" if what == "rounds" else f"{what} in round 1 was") in difference
 
 
 # --- what the runner refuses ----------------------------------------------------------------------------------------
@@ -171,7 +184,8 @@ def test_results_that_cannot_be_written_are_refused_before_anything_runs(make, t
 
 INTERRUPTED = """
 import pathlib, signal, sys
-from fedbcgd_lite import __main__, notebooks
+from fedbcgd_lite import __main__, notebooks, records
+from fedbcgd_lite.replay import replay
 signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs inherit it ignored
 notebooks.FOLDER = pathlib.Path(sys.argv[1])
 sys.exit(__main__.main(["figures"]))
