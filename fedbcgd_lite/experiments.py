@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import warnings
+from contextlib import contextmanager
 from pathlib import Path
 
 import joblib
@@ -96,12 +97,28 @@ def _outputs(missing: list[Run], device: str, jobs: int):
     in_main = threading.current_thread() is threading.main_thread()
     if jobs == 1 or not in_main or not hasattr(signal, "pthread_sigmask"):  # Windows has none
         return parallel(tasks)
-    resource_tracker.ensure_running()  # which lifts the block when it starts, so it starts first
+    with _interrupts_later():
+        return parallel(tasks)
+
+
+@contextmanager
+def _interrupts_later():
+    """Ctrl-C inside the block takes effect at its end, and processes born inside it never see one.
+
+    The signal mask is what children inherit; the handler is for this process, whose other threads have masks of their
+    own. The resource tracker would lift the mask when it starts, so it starts first.
+    """
+    resource_tracker.ensure_running()
+    pressed = []
+    before = signal.signal(signal.SIGINT, lambda *_: pressed.append(True))
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        return parallel(tasks)
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+        if pressed:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _compute_one(run: Run, device: str) -> tuple[Run, dict, list[str]]:
