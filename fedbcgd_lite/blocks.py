@@ -35,6 +35,17 @@ class Slot:
 
 
 @dataclass(frozen=True)
+class Slots:
+    """The places of S clients that are trained together."""
+
+    slots: tuple[Slot, ...]
+
+    def mask(self, x: Tensor) -> Tensor:
+        """The masks of all clients, shape (S, d)."""
+        return torch.stack([slot.mask(x) for slot in self.slots])
+
+
+@dataclass(frozen=True)
 class Blocks:
     """Sizes (floats) of the N exclusive blocks and of the shared block, in the order of the flat vector.
 

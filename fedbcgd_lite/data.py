@@ -3,8 +3,7 @@
 A partition is a list with one integer array per client: the indices of the training samples that the client holds.
 """
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import checks
+from . import checks, folders
 from .rng import numpy_rng
 
 FOLDER = Path(__file__).parent / "datasets"
@@ -22,37 +21,75 @@ FOLDER = Path(__file__).parent / "datasets"
 
 
 @dataclass(frozen=True)
-class Data:
-    """Images, normalised to mean 0 and standard deviation 1 over the training set, and integer labels."""
+class Normalise:
+    """Bytes (B, channels, height, width) as float32 numbers of mean 0 and standard deviation 1 in each channel."""
 
-    x_train: Tensor  # (n, channels, height, width) float32
+    scale: Tensor  # (channels, 1, 1): 1 / std
+    shift: Tensor  # (channels, 1, 1): -mean / std
+
+    def __call__(self, images: Tensor) -> Tensor:
+        return images.float().mul_(self.scale).add_(self.shift)
+
+    def to(self, device: str) -> "Normalise":
+        """The same with its constants on a device."""
+        return Normalise(self.scale.to(device), self.shift.to(device))
+
+
+@dataclass(frozen=True)
+class Data:
+    """Images as bytes, integer labels, and the normalisation that belongs to the whole training set."""
+
+    x_train: Tensor  # (n, channels, height, width) uint8
     y_train: Tensor  # (n,) int64
     x_test: Tensor
     y_test: Tensor
     n_classes: int
+    normalise: Normalise
 
 
-def _fmnist12k() -> dict[str, np.ndarray]:
+def _fmnist12k(_) -> dict[str, np.ndarray]:
     with np.load(FOLDER / "fmnist12k.npz") as file:
         return {name: (file[name][:, None] if name.startswith("x") else file[name]) for name in file.files}
 
 
-DATASETS = {"fmnist12k": _fmnist12k}
+DATASETS = {"fmnist12k": _fmnist12k, "imagefolder": folders.read}  # name: reader of what stands after the colon
 LABELS = {"fmnist12k": "Fashion-MNIST-12k"}  # as tables and figures write them
+
+
+def label(dataset: str) -> str:
+    """The name in tables and figures; an image folder goes by its own."""
+    return LABELS.get(dataset) or Path(dataset.partition(":")[2]).name
+
+
+def check_name(dataset: str) -> None:
+    """Refuse what is neither the name of a data set in the package nor "imagefolder:<folder>"."""
+    kind, colon, folder = str(dataset).partition(":")
+    if kind not in DATASETS or bool(folder) != (kind == "imagefolder") or bool(colon) != bool(folder):
+        raise ValueError(f"unknown dataset {dataset!r}: expected 'fmnist12k' or 'imagefolder:<folder>'.")
 
 
 @lru_cache(maxsize=1)
 def load(dataset: str) -> Data:
-    """One of DATASETS as normalised tensors; mean and std are over all training pixels, in exact integers."""
-    if dataset not in DATASETS:
-        raise ValueError(f"unknown dataset {dataset!r}: expected one of {', '.join(DATASETS)}.")
-    raw = DATASETS[dataset]()
-    pixels = raw["x_train"].astype(np.int64)
-    mean = int(pixels.sum()) / pixels.size
-    std = math.sqrt(int((pixels**2).sum()) / pixels.size - mean**2)
-    images = {name: torch.from_numpy(raw[name]).float().sub_(mean).div_(std) for name in ("x_train", "x_test")}
-    labels = {name: torch.from_numpy(raw[name]).long() for name in ("y_train", "y_test")}
-    return Data(**images, **labels, n_classes=int(labels["y_train"].max()) + 1)
+    """A data set by name as tensors; its mean and std are those of all training pixels, from exact integers."""
+    check_name(dataset)
+    kind, _, folder = dataset.partition(":")
+    raw = DATASETS[kind](folder)
+    images, labels = (
+        {name: torch.from_numpy(raw[name]) for name in (f"{part}_train", f"{part}_test")} for part in "xy"
+    )
+    labels = {name: values.long() for name, values in labels.items()}
+    n_classes = int(max(values.max() for values in labels.values())) + 1
+    return Data(**images, **labels, n_classes=n_classes, normalise=normalisation(raw["x_train"]))
+
+
+def normalisation(images: np.ndarray) -> Normalise:
+    """From the bytes of a training set (n, channels, height, width), in exact integers; a single colour becomes 0."""
+    counts = np.stack([np.bincount(channel.ravel(), minlength=256) for channel in images.swapaxes(0, 1)])  # (C, 256)
+    values, pixels = np.arange(256), images[:, 0].size
+    mean = counts @ values / pixels
+    std = np.sqrt(counts @ values**2 / pixels - mean**2)
+    std[std == 0] = 1
+    return Normalise(*(torch.from_numpy(v).float()[:, None, None] for v in (1 / std, -mean / std)))
 
 
 def hold_out(data: Data, fraction: float, seed: int) -> Data:
@@ -60,7 +97,7 @@ def hold_out(data: Data, fraction: float, seed: int) -> Data:
     order = torch.from_numpy(numpy_rng(seed, "validation").permutation(len(data.y_train)))
     held, kept = order.split([round(fraction * len(order)), len(order) - round(fraction * len(order))])
     x, y = data.x_train, data.y_train
-    return Data(x[kept], y[kept], x[held], y[held], data.n_classes)
+    return replace(data, x_train=x[kept], y_train=y[kept], x_test=x[held], y_test=y[held])
 
 
 def tensors(dataset) -> tuple[Tensor, Tensor]:

@@ -2,20 +2,32 @@
 
 import dataclasses
 import time
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from . import algorithms
 from .blocks import partition
+from .calibrate import fastest
+from .machine import Machine
 from .problem import Problem
 from .runs import Run, Task
 from .simulate import simulate
 
 
-def estimate(runs: list[Run], device: str = "cpu") -> float:
-    """Seconds that the runs would take one after another."""
-    return sum(_seconds(run, *_measure(dataclasses.replace(run.task, lr=0.01), device)) for run in runs)
+@dataclass(frozen=True)
+class Estimate:
+    """What a run will take, and the machine for which this was measured."""
+
+    seconds: float
+    machine: Machine
+
+
+def estimate(runs: list[Run], device: str = "cpu", cores: int | None = None) -> list[Estimate]:
+    """One for each run, when it has `cores` threads (default: all)."""
+    measured = [_measure(dataclasses.replace(run.task, lr=0.01), device, cores) for run in runs]
+    return [Estimate(_seconds(run, *costs), machine) for run, (machine, *costs) in zip(runs, measured)]
 
 
 def _seconds(run: Run, problem: Problem, step: float, evaluation: float) -> float:
@@ -37,18 +49,20 @@ def _steps_per_round(task: Task, problem: Problem) -> float:
 
 
 @lru_cache(maxsize=4)
-def _measure(task: Task, device: str) -> tuple[Problem, float, float]:
-    """(problem, seconds of a local step, seconds of an evaluation) from five short rounds of FedAvg.
+def _measure(task: Task, device: str, cores: int | None) -> tuple[Machine, Problem, float, float]:
+    """(machine, problem, seconds of a local step, seconds of an evaluation) from five short rounds of FedAvg.
 
     The first round warms up, the fastest of the next three counts, the last one is followed by an evaluation.
     """
     problem, marks = task.problem(0, device), []
+    machine = fastest(problem, task, cores)
     short = {"rounds": 5, "budget_d": None, "eval_every_d": 1e9, "clients_per_round": min(4, task.clients_per_round)}
     probe = dataclasses.replace(task, **short, local_epochs=1)
-    simulate(problem, algorithms.FedAvg(), probe, on_round=lambda t: marks.append(time.monotonic()))
+    mark = lambda t: marks.append(time.monotonic())  # noqa: E731
+    simulate(problem, algorithms.FedAvg(), probe, machine=machine, on_round=mark)
     _, *plain, with_evaluation = np.diff(marks, prepend=marks[0])
     of_steps = min(plain)
-    return problem, of_steps / _steps_per_round(probe, problem), max(0.0, with_evaluation - of_steps)
+    return machine, problem, of_steps / _steps_per_round(probe, problem), max(0.0, with_evaluation - of_steps)
 
 
 def duration(seconds: float) -> str:

@@ -17,6 +17,7 @@ from joblib.externals.loky.backend import resource_tracker
 from . import blocks, checks, records
 from .estimate import duration, estimate
 from .ledger import Ledger
+from .machine import Machine
 from .problem import resolve_device
 from .results import Result, to_record
 from .runs import Run
@@ -55,7 +56,7 @@ def _setting(name: str, default: float) -> float:
 
 def default_jobs(device: str) -> int:
     """One run at a time for each core, or one on a GPU."""
-    return 1 if device.startswith("cuda") else os.cpu_count() or 1
+    return 1 if device.startswith("cuda") else joblib.cpu_count()
 
 
 def _fresh(path: Path) -> bool:
@@ -71,13 +72,15 @@ def _compute(missing: list[Run], device: str, jobs: int) -> dict[Run, dict]:
     for folder in {run.path.parent for run in missing}:
         records.check_writable(folder)
     jobs = min(jobs, len(missing))
-    seconds = estimate(missing, device) / jobs
+    estimates = estimate(missing, device, max(1, joblib.cpu_count() // jobs))
+    seconds = sum(one.seconds for one in estimates) / jobs
     if seconds > LONG:
         _say(f"{len(missing)} runs to compute: about {duration(seconds)}, {jobs} at a time.")
     done = {}
     try:
         with _progress_bar(len(missing)) as bar:
-            for run, record, remarks in _outputs(missing, device, jobs):
+            machines = [one.machine for one in estimates]
+            for run, record, remarks in _outputs(missing, machines, device, jobs):
                 done[run] = record
                 for remark in remarks:
                     warnings.warn(remark, stacklevel=4)
@@ -90,10 +93,10 @@ def _compute(missing: list[Run], device: str, jobs: int) -> dict[Run, dict]:
     return done
 
 
-def _outputs(missing: list[Run], device: str, jobs: int):
+def _outputs(missing: list[Run], machines: list[Machine], device: str, jobs: int):
     """(run, record, remarks) of each run as it is done. Ctrl-C is answered here, once: workers are born deaf to it."""
     parallel = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")
-    tasks = (joblib.delayed(_compute_one)(run, device) for run in missing)
+    tasks = (joblib.delayed(_compute_one)(run, machine, device) for run, machine in zip(missing, machines))
     in_main = threading.current_thread() is threading.main_thread()
     if jobs == 1 or not in_main or not hasattr(signal, "pthread_sigmask"):  # Windows has none
         return parallel(tasks)
@@ -121,15 +124,15 @@ def _interrupts_later():
             signal.raise_signal(signal.SIGINT)
 
 
-def _compute_one(run: Run, device: str) -> tuple[Run, dict, list[str]]:
+def _compute_one(run: Run, machine: Machine, device: str) -> tuple[Run, dict, list[str]]:
     """One run from its checkpoint (or from the start) to its record, and the warnings on the way."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        record = _play(run, device)
+        record = _play(run, machine, device)
     return run, record, [str(warning.message) for warning in caught if warning.category is UserWarning]
 
 
-def _play(run: Run, device: str) -> dict:
+def _play(run: Run, machine: Machine, device: str) -> dict:
     checkpoint = run.path.with_suffix(".checkpoint")
     for leftover in run.path.parent.glob(f".{run.path.stem}.*.tmp"):  # of a kill between write and rename
         leftover.unlink(missing_ok=True)
@@ -146,7 +149,8 @@ def _play(run: Run, device: str) -> dict:
             saved = time.monotonic()
 
     resume = _unpack(state) if state else None
-    t = simulate(run.task.problem(run.seed, device), run.algorithm, run.task, run.seed, resume=resume, on_round=save)
+    problem = run.task.problem(run.seed, device)
+    t = simulate(problem, run.algorithm, run.task, run.seed, machine=machine, resume=resume, on_round=save)
     record = to_record(run, t, before + time.monotonic() - started, device)
     records.write_record(run.path, record)
     checkpoint.unlink(missing_ok=True)

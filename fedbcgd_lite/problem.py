@@ -15,6 +15,13 @@ from . import checks
 from .flat import Flat
 from .rng import global_rng
 
+Batch = tuple[Tensor, Tensor]  # (inputs (B, ...), targets (B, ...))
+PRECISIONS = ("full", "tf32", "bf16")
+
+
+def _unchanged(inputs: Tensor) -> Tensor:
+    return inputs
+
 
 @dataclass(frozen=True)
 class Training:
@@ -34,6 +41,7 @@ class Training:
     lr_decay: float = 0.998  # eta_r = eta_0 * lr_decay^r, r from 0
     weight_decay: float = 1e-3
     eval_every_d: float = 0.5  # units of d
+    precision: str = "full"  # of the matrix products while training: the model's own, "tf32" (on a GPU) or "bf16"
 
     def __post_init__(self):
         for name in ("rounds", "clients_per_round", "local_epochs", "batch_size"):
@@ -44,6 +52,8 @@ class Training:
                 checks.number(name, getattr(self, name), lambda value: value > 0, "above 0")
         for name in ("weight_decay", "eval_every_d"):
             checks.number(name, getattr(self, name), lambda value: value >= 0, "of at least 0")
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision = {self.precision!r} was given: expected one of {', '.join(PRECISIONS)}.")
         if self.rounds is None and self.budget_d is None:
             raise ValueError("neither rounds nor budget_d was given: one of them must say when the run ends.")
 
@@ -54,6 +64,7 @@ class Problem:
 
     f_i is the mean loss over the samples of client i; clients weigh the same whatever they hold.
     train, test: pairs (inputs (n, ...), targets (n, ...)); `data.tensors` makes one of a torch or torchvision data set.
+    transform: what a batch of inputs goes through before the model sees it, such as the normalisation of bytes.
     clients: one array of sample indices per client. loss(output, targets): a mean over the batch.
     Accuracy is reported where the targets are classes.
     """
@@ -64,6 +75,7 @@ class Problem:
     test: tuple[Tensor, Tensor] | None = None
     loss: Callable = F.cross_entropy
     device: str = "cpu"
+    transform: Callable[[Tensor], Tensor] = _unchanged
 
     def __post_init__(self):
         self.device = resolve_device(self.device)
@@ -86,6 +98,12 @@ class Problem:
     def holders(self) -> np.ndarray:
         """The clients that can be sampled: those that hold at least one sample."""
         return np.flatnonzero([len(client) for client in self.clients])
+
+    def batch(self, rows: Tensor) -> Batch:
+        """The training samples at rows (..., B), ready for the model."""
+        inputs, targets = (part.index_select(0, rows.flatten()) for part in self.train)
+        inputs = self.transform(inputs)
+        return inputs.reshape(*rows.shape, *inputs.shape[1:]), targets.reshape(*rows.shape, *targets.shape[1:])
 
     def trained(self, run) -> nn.Module:
         """A copy of the model with the parameters that a run (what `simulate` returns) came to."""
@@ -130,10 +148,19 @@ class Problem:
         return [client.astype(np.int64) for client in arrays]
 
     def _trial(self, rows) -> tuple[nn.Module, Tensor]:
-        """A copy of the model after one forward pass in training mode, and the output; the model is left as it is."""
+        """A copy of the model after one forward pass in training mode, and the output; the model is left as it is.
+
+        Along the way: `draws`, whether that pass reads the global random generator (dropout).
+        """
         module = copy.deepcopy(self.model).to(self.device).train()
         with global_rng(0, "noise", device=self.device):
-            return module, module(self.train[0][rows])
+            before = self._generator_state()
+            output = module(self.batch(torch.as_tensor(rows, device=self.device))[0])
+            self.draws = not torch.equal(before, self._generator_state())
+        return module, output
+
+    def _generator_state(self) -> Tensor:
+        return torch.cuda.get_rng_state(self.device) if self.device.startswith("cuda") else torch.get_rng_state()
 
     def _check_model(self) -> Tensor:
         """The output on two samples. Buffers that a forward pass changes would be in no block."""
@@ -144,7 +171,7 @@ class Problem:
             )
         inputs = self.train[0][:2]
         try:
-            module, output = self._trial(slice(2))
+            module, output = self._trial(range(len(inputs)))
         except (ValueError, RuntimeError, IndexError, TypeError) as error:
             raise ValueError(
                 f"the model fails on inputs of shape {tuple(inputs.shape)} and type {inputs.dtype} "

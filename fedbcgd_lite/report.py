@@ -58,7 +58,7 @@ def _identity(r: Result, by: str | None = None) -> dict:
     return {
         "method": method,
         "model": models.LABELS[r.run.task.model],
-        "dataset": data.LABELS[r.run.task.dataset],
+        "dataset": data.label(r.run.task.dataset),
         "seed": r.run.seed,
     }
 

@@ -29,9 +29,9 @@ class Task(Training):
 
     def __post_init__(self):
         super().__post_init__()
-        for what, value, known in (("dataset", self.dataset, data.DATASETS), ("model", self.model, models.MODELS)):
-            if value not in known:
-                raise ValueError(f"unknown {what} {value!r}: expected one of {', '.join(known)}.")
+        data.check_name(self.dataset)
+        if self.model not in models.MODELS:
+            raise ValueError(f"unknown model {self.model!r}: expected one of {', '.join(models.MODELS)}.")
         if not isinstance(self.partition, data.PARTITIONS):
             raise ValueError(
                 f"partition = {self.partition!r} was given: expected "
@@ -55,7 +55,7 @@ class Task(Training):
             module = models.MODELS[self.model](tuple(loaded.x_train.shape[1:]), loaded.n_classes, self.width)
         clients = self.partition.split(loaded.y_train.numpy(), self.n_clients, seed)
         train, test = (loaded.x_train, loaded.y_train), (loaded.x_test, loaded.y_test)
-        return Problem(module, train, clients, test, device=device)
+        return Problem(module, train, clients, test, device=device, transform=loaded.normalise.to(device))
 
 
 FLOATS = (float, float | None)

@@ -1,7 +1,6 @@
 """The only loop over rounds: select clients, deal them to blocks, train, count what is sent, aggregate, evaluate."""
 
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,15 +10,14 @@ from torch import Tensor
 from . import checks
 from .algorithms import Algorithm, State
 from .blocks import Blocks, Slot, partition
+from .calibrate import fastest
 from .data import batch_plan
-from .flat import Flat
+from .engine import Engine, Visit
 from .ledger import Ledger
-from .local import LocalSGD
+from .machine import Machine, settings
 from .messages import Dense, Letter, Mail
 from .problem import Problem, Training
-from .rng import global_rng, numpy_rng
-
-EVALUATION_BATCH = 1000  # samples
+from .rng import numpy_rng
 
 
 @dataclass
@@ -68,6 +66,7 @@ def simulate(
     training: Training | None = None,
     seed: int = 0,
     *,
+    machine: Machine | None = None,
     resume: Trajectory | None = None,
     on_round: Callable[[Trajectory], None] = lambda trajectory: None,
     select: Callable = select,
@@ -77,16 +76,23 @@ def simulate(
     """Run an algorithm on a problem: simulate(problem, FedAvg(), rounds=50, lr=0.1).
 
     `fields` are those of `Training`; they change `training` where it is given. on_round is called after every round;
-    select and plan replace the sampling of clients and of mini-batches. The result is a pure function of (problem,
-    algorithm, training, seed), wherever it was interrupted and resumed.
+    select and plan replace the sampling of clients and of mini-batches. machine: how clients are trained (default: the
+    fastest way here, from a short measurement that is kept). The result is a pure function of (problem, algorithm,
+    training, seed), wherever it was interrupted and resumed, and up to rounding of the machine's `chunk`.
     """
     unknown = [name for name in fields if name not in Training.__dataclass_fields__]
     if unknown:
         known = ", ".join(Training.__dataclass_fields__)
         raise ValueError(f"simulate() was given {', '.join(unknown)}: expected names among {known}.")
     training = replace(training, **fields) if training else Training(**fields)
-    with one_thread():
-        loop = _Loop(problem, algorithm, training, seed, select, plan)
+    checks.whole("seed", seed, at_least=0)
+    blocks = algorithm.layout(partition(problem.model, algorithm.blocks))
+    machine = machine or fastest(problem, training)
+    with (
+        settings(training.precision, machine.deterministic),
+        Engine(problem, algorithm, blocks, training, machine) as engine,
+    ):
+        loop = _Loop(engine, blocks, seed, select, plan)
         trajectory = loop.resumed(resume) if resume else loop.start()
         while not loop.finished(trajectory):
             loop.play(trajectory)
@@ -96,26 +102,13 @@ def simulate(
     return trajectory
 
 
-@contextmanager
-def one_thread():
-    """One intra-op thread, so that sums are formed in the same order whatever else the machine does."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 class _Loop:
     """The fixed parts of a run: one method for each part of a round."""
 
-    def __init__(self, problem: Problem, algorithm: Algorithm, training: Training, seed: int, select, plan):
-        checks.whole("seed", seed, at_least=0)
-        self.problem, self.algorithm, self.training, self.seed = problem, algorithm, training, seed
+    def __init__(self, engine: Engine, blocks: Blocks, seed: int, select, plan):
+        problem, algorithm, training = engine.problem, engine.algorithm, engine.training
+        self.engine, self.algorithm, self.training, self.blocks, self.seed = engine, algorithm, training, blocks, seed
         self.select, self.plan = select, plan
-        self.blocks = algorithm.layout(partition(problem.model, algorithm.blocks))
-        self.flat = Flat(problem.model, self.blocks, problem.loss, problem.device)
         self.clients = [np.concatenate(problem.clients)] if algorithm.pooled else problem.clients
         problem.check_last_batches(self.clients, training.batch_size)
         self.holders = np.array([0]) if algorithm.pooled else problem.holders()
@@ -129,7 +122,7 @@ class _Loop:
             raise ValueError(
                 f"{algorithm.label} uploads nothing, so budget_d = {training.budget_d} never ends the run: give rounds."
             )
-        self.server, self.blank = algorithm.init(self.flat.x0.clone(), len(self.clients))
+        self.server, self.blank = algorithm.init(engine.x0.clone(), len(self.clients))
 
     def start(self) -> Trajectory:
         """The state before the first round, evaluated."""
@@ -160,52 +153,50 @@ class _Loop:
     def play(self, t: Trajectory) -> None:
         """One round, in place."""
         slots = self.select(self.holders, self.S, self.blocks, self.seed, t.round)
-        mail, sent, losses = [], Ledger(), []
-        for slot in slots:
-            letter, loss = self.visit(t, slot, sent)
-            mail.append(letter)
-            losses.append(loss)
-        broken = [letter.slot.client for letter in mail if not _finite(letter.content)]
-        server = self.algorithm.aggregate(t.server, Mail(mail))
-        if not broken and not _finite(server):
-            broken = [slot.client for slot in slots]
-        if broken:
-            t.diverged = f"NaN or infinity in round {t.round} from clients {', '.join(map(str, broken))}"
+        trained = self.engine.train(t.server, [self.visit(t, slot) for slot in slots], self.seed, t.round)
+        sent = Ledger()
+        letters = [self.post(t, slot, out, state, sent) for slot, (out, state, _) in zip(slots, trained)]
+        server = self.algorithm.aggregate(t.server, Mail(letters))
+        if not _finite(server):
+            broken = [letter.slot.client for letter in letters if not _finite(letter.content)]
+            named = ", ".join(map(str, broken or [slot.client for slot in slots]))
+            t.diverged = f"NaN or infinity in round {t.round} from clients {named}"
             return
-        t.server, t.train_loss = server, float(np.mean(losses))
+        t.server, t.train_loss = server, torch.stack([loss for *_, loss in trained]).mean().item()
         self.settle(t, sent, len(slots))
         t.round += 1
 
-    def visit(self, t: Trajectory, slot: Slot, sent: Ledger) -> tuple[Letter, float]:
-        """One client: download, train, upload."""
-        algorithm, training = self.algorithm, self.training
-        down = {key: t.server[key] for key in algorithm.broadcast}
+    def visit(self, t: Trajectory, slot: Slot) -> Visit:
+        """What a client finds when it is sampled."""
         samples = self.clients[slot.client]
-        batches = self.plan(samples, training, self.seed, t.round, slot.client)
-        lr = training.lr * training.lr_decay**t.round
-        sgd = LocalSGD(self.flat, *self.problem.train, samples, batches, lr, training.weight_decay)
-        self.flat.module.train()
-        with global_rng(self.seed, "noise", t.round, slot.client, self.problem.device):  # dropout
-            out, state = algorithm.train(down, t.clients.get(slot.client, self.blank), slot, sgd)
-        message, state = algorithm.upload(out, state, slot, Dense)
+        batches = self.plan(samples, self.training, self.seed, t.round, slot.client)
+        return Visit(slot, t.clients.get(slot.client, self.blank), samples, batches)
+
+    def post(self, t: Trajectory, slot: Slot, out: State, state: State, sent: Ledger) -> Letter:
+        """A client's upload, entered into the ledger with its download; its state is kept."""
+        message, state = self.algorithm.upload(out, state, slot, Dense)
         if state:
             t.clients[slot.client] = state
-        if not algorithm.pooled:
-            sent.post(t.round, slot, "down", {key: Dense(value) for key, value in down.items()})
+        if not self.algorithm.pooled:
+            sent.post(t.round, slot, "down", {key: Dense(t.server[key]) for key in self.algorithm.broadcast})
             sent.post(t.round, slot, "up", message)
-        return Letter(slot, {key: payload.decode() for key, payload in message.items()}), sgd.loss
+        return Letter(slot, {key: payload.decode() for key, payload in message.items()})
 
     def settle(self, t: Trajectory, sent: Ledger, participants: int) -> None:
         """Enter the round into the ledger."""
         t.ledger.rows += sent.rows
-        t.last_upload_floats = sent.sum("floats", "up") / participants
+        amounts = {"up": [0, 0], "down": [0, 0]}  # floats, bits
+        for (direction, _), (floats, bits) in sent.totals().items():
+            amounts[direction][0] += floats
+            amounts[direction][1] += bits
+        t.last_upload_floats = amounts["up"][0] / participants
         t.upload_floats += t.last_upload_floats
-        t.upload_bits += sent.sum("bits", "up") / participants
-        t.download_bits += sent.sum("bits", "down") / participants
+        t.upload_bits += amounts["up"][1] / participants
+        t.download_bits += amounts["down"][1] / participants
 
     def evaluate(self, t: Trajectory) -> None:
         """Append one row of measurements; accuracy in percent, losses per sample, uploads per participating client."""
-        accuracy, test_loss = self.test(t.x)
+        accuracy, test_loss = self.engine.test(t.x)
         t.rows.append(
             {
                 "round": t.round,
@@ -218,20 +209,6 @@ class _Loop:
                 "train_loss": t.train_loss,
             }
         )
-
-    @torch.no_grad()
-    def test(self, x: Tensor) -> tuple[float | None, float | None]:
-        """(accuracy in percent, mean loss) on the test set; None where there is none."""
-        if self.problem.test is None:
-            return None, None
-        self.flat.module.eval()
-        correct, loss, n = 0, 0.0, len(self.problem.test[1])
-        for inputs, targets in zip(*(tensor.split(EVALUATION_BATCH) for tensor in self.problem.test)):
-            output = self.flat.predict(x, inputs)
-            loss += self.flat.loss_function(output, targets).item() * len(targets)
-            if self.problem.classifies:
-                correct += (output.argmax(1) == targets).sum().item()
-        return (100 * correct / n if self.problem.classifies else None), loss / n
 
 
 def _finite(tensors: State) -> bool:

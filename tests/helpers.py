@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from fedbcgd_lite import CentralisedSGD, FedAvg, FedAvgM, FedBCGD, Problem, Training, simulate
 from fedbcgd_lite.flat import Flat
+from fedbcgd_lite.local import LocalSGD
 from fedbcgd_lite.rng import global_rng
 
 METHODS = {
@@ -44,6 +45,12 @@ def run(problem: Problem, algorithm, seed: int = 0, **changes):
     """simulate() with the protocol TOY, changed as given: T = 6 local steps, the third and the sixth on one sample."""
     hooks = {name: changes.pop(name) for name in ("resume", "on_round", "select", "plan") if name in changes}
     return simulate(problem, algorithm, Training(**{**TOY, **changes}), seed, **hooks)
+
+
+def local_sgd(problem: Problem, flat: Flat, samples, batches, **settings) -> LocalSGD:
+    """What `train` of an algorithm is given by the engine: one client with these samples and mini-batches."""
+    rows = [torch.from_numpy(batch) for batch in batches]
+    return LocalSGD(problem, flat.gradient, rows, torch.from_numpy(samples), **settings)
 
 
 def least_squares(heterogeneous: bool) -> Problem:

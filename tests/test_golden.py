@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers import local_sgd
 from torch import nn
 
 from fedbcgd_lite import Blocks, FedAvg, FedAvgM, FedBCGD, Problem, simulate
 from fedbcgd_lite.flat import Flat
-from fedbcgd_lite.local import LocalSGD
 
 FILE = json.loads((Path(__file__).parent / "data" / "golden_algorithms.json").read_text())
 META, RESULTS = FILE["meta"], FILE["results"]
@@ -86,9 +86,8 @@ def test_final_objective_is_the_golden_one(name):
 def test_the_golden_minimiser_minimises_our_quadratic():
     """At the file's x* our problem has gradient zero and the value f*, so that both speak of the same problem."""
     problem, x = quadratic(), torch.tensor(RESULTS["xstar"], dtype=torch.float64)
-    sgd = LocalSGD(
-        Flat(problem.model, Blocks((6,)), problem.loss), *problem.train, np.arange(12), [np.arange(12)], lr=0.0
-    )
+    flat = Flat(problem.model, Blocks((6,)), problem.loss)
+    sgd = local_sgd(problem, flat, np.arange(12), [np.arange(12)], lr=0.0)
     assert sgd.full_gradient(x).abs().max() < 1e-11
     sgd(x)
-    assert sgd.loss == pytest.approx(RESULTS["f_star"], rel=META["rtol"])
+    assert sgd.loss.item() == pytest.approx(RESULTS["f_star"], rel=META["rtol"])

@@ -5,14 +5,13 @@ import copy
 import numpy as np
 import pytest
 import torch
-from helpers import METHODS, TOY, assert_same_run, assert_same_tensors, parameters, run, toy
+from helpers import METHODS, TOY, assert_same_run, assert_same_tensors, local_sgd, parameters, run, toy
 from torch import nn
 from torch.nn import functional as F
 
 from fedbcgd_lite import Blocks, CentralisedSGD, FedAvg, FedAvgM, FedBCGD, Problem, Training
 from fedbcgd_lite.blocks import partition
 from fedbcgd_lite.flat import Flat
-from fedbcgd_lite.local import LocalSGD
 from fedbcgd_lite.simulate import Trajectory, plan, select
 
 every_method = pytest.mark.parametrize("algorithm", METHODS.values(), ids=METHODS.keys())
@@ -69,7 +68,7 @@ def test_freezing_leaves_the_other_blocks_untouched():
     problem, algorithm = toy(), FedBCGD("balanced:2", freeze=True)
     blocks = partition(problem.model, algorithm.blocks)
     flat, batches = Flat(problem.model, blocks, problem.loss), plan(np.arange(5), Training(**TOY), 0, 0, 0)
-    sgd = LocalSGD(flat, *problem.train, np.arange(40), batches, lr=0.1, weight_decay=0.3)
+    sgd = local_sgd(problem, flat, np.arange(40), batches, lr=0.1, weight_decay=0.3)
     for slot in (blocks.slot(0, 0), blocks.slot(0, 1)):
         out, _ = algorithm.train({"x": flat.x0}, {}, slot, sgd)
         assert torch.equal(out["dx"] != 0, slot.mask(flat.x0) == 1)
@@ -223,7 +222,7 @@ def test_local_sgd_is_torch_sgd(frozen):
         optimizer.step()
     flat = Flat(problem.model, Blocks((64,)), problem.loss)
     mask = torch.cat([torch.full_like(p, p.requires_grad).flatten() for p in model.parameters()]).detach()
-    y = LocalSGD(flat, *problem.train, np.arange(40), batches, lr=0.1, weight_decay=0.3)(flat.x0, mask)
+    y = local_sgd(problem, flat, np.arange(40), batches, lr=0.1, weight_decay=0.3)(flat.x0, mask)
     torch.testing.assert_close(y, nn.utils.parameters_to_vector(model.parameters()).detach(), rtol=1e-12, atol=1e-12)
 
 

@@ -51,12 +51,17 @@ LAYERS = {  # module: what it may import from the package
     "rng": set(),
     "blocks": set(),
     "models": set(),
-    "data": {"checks", "rng"},
+    "folders": set(),
+    "graphs": set(),
+    "machine": {"checks"},
+    "data": {"checks", "folders", "rng"},
     "messages": {"blocks"},
     "ledger": {"blocks"},
     "flat": {"blocks"},
     "algorithms": {"blocks", "checks", "messages", "rng"},
-    "local": {"flat"},
+    "problem": {"checks", "flat", "rng"},
+    "local": {"problem"},
+    "engine": {"algorithms", "blocks", "flat", "graphs", "local", "machine", "problem", "rng"},
 }
 
 

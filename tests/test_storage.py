@@ -20,7 +20,8 @@ import torch
 
 import fedbcgd_lite as fb
 from fedbcgd_lite import data, experiments, records
-from fedbcgd_lite.estimate import estimate
+from fedbcgd_lite.estimate import Estimate, estimate
+from fedbcgd_lite.machine import Machine
 from fedbcgd_lite.runs import from_plain, to_plain
 from fedbcgd_lite.simulate import simulate
 
@@ -35,6 +36,11 @@ def tiny(**changes):
     return fb.task("smoke", **{"partition": fb.IID(), **TINY, **changes})
 
 
+def told(runs, device, cores, seconds: float) -> list[Estimate]:
+    """An estimate that is not measured."""
+    return [Estimate(seconds, Machine()) for _ in runs]
+
+
 def runs(algorithm=METHODS, **fields):
     """A grid of two runs, unless `fields` say otherwise."""
     return fb.grid(tiny(), algorithm=algorithm, **fields)
@@ -45,7 +51,7 @@ def results(tmp_path, monkeypatch):
     """Every test keeps its records in a folder of its own, without a progress bar and an estimate."""
     monkeypatch.setenv("FEDBCGD_RESULTS", str(tmp_path))
     monkeypatch.setenv("PROGRESS", "0")
-    monkeypatch.setattr(experiments, "estimate", lambda runs, device: 0.0)  # it plays rounds of its own
+    monkeypatch.setattr(experiments, "estimate", partial(told, seconds=0.0))  # it plays rounds of its own
     for name in ("FEDBCGD_FRESH", "FEDBCGD_JOBS", "FEDBCGD_CHECKPOINT_SECONDS"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path / "smoke" / "records"
@@ -164,7 +170,7 @@ def test_fresh_does_not_resume_an_older_checkpoint(computed, monkeypatch):
 
 def test_a_long_grid_says_beforehand_how_long(monkeypatch, capsys):
     """Above LONG seconds the number of runs and the estimated time are printed; a grid that is read says nothing."""
-    monkeypatch.setattr(experiments, "estimate", lambda runs, device: 1200.0)
+    monkeypatch.setattr(experiments, "estimate", partial(told, seconds=600.0))
     fb.run_grid(runs(), jobs=1)
     assert re.fullmatch(r"2 runs .* 20 min, 1 at a time.*\n", "".join(capsys.readouterr()))
     fb.run_grid(runs(), jobs=1)
@@ -176,7 +182,8 @@ def test_a_long_grid_says_beforehand_how_long(monkeypatch, capsys):
 OTHER = {
     **{"rounds": 5, "budget_d": 3.0, "clients_per_round": 6, "local_epochs": 2, "batch_size": 49, "lr": 0.2},
     **{"lr_decay": 0.9, "weight_decay": 0.0, "eval_every_d": 0.4, "profile": "custom", "model": "lenet5", "width": 3},
-    **{"n_clients": 50, "partition": data.Dirichlet(0.1), "validation": 0.1, "dataset": "another"},
+    **{"n_clients": 50, "partition": data.Dirichlet(0.1), "validation": 0.1, "dataset": "imagefolder:another"},
+    **{"precision": "bf16"},
 }
 
 
@@ -188,7 +195,6 @@ def test_the_table_of_other_values_names_every_field():
 @pytest.mark.parametrize("field", OTHER)
 def test_every_field_of_a_task_is_in_the_key(field, monkeypatch):
     """Another value of any field is another record."""
-    monkeypatch.setitem(data.DATASETS, "another", None)
     run = fb.Run(tiny(), fb.FedAvg())
     other = fb.Run(dataclasses.replace(run.task, **{field: OTHER[field]}), fb.FedAvg())
     assert run.key != other.key and run.path != other.path
@@ -267,9 +273,11 @@ CHILD = """
 import json, os, sys, time
 from functools import partial
 from fedbcgd_lite import experiments
+from fedbcgd_lite.estimate import Estimate
+from fedbcgd_lite.machine import Machine
 from fedbcgd_lite.runs import from_plain
 from fedbcgd_lite.simulate import plan, simulate
-experiments.estimate = lambda runs, device: 0.0
+experiments.estimate = lambda runs, device, cores: [Estimate(0.0, Machine()) for _ in runs]
 runs, jobs = [*map(from_plain, json.loads(sys.argv[1]))], int(sys.argv[2])
 """
 # It says which rounds it plays, and stops at a given moment until it is killed.
@@ -595,8 +603,8 @@ def test_a_diverged_record_is_valid_json():
 
 def test_infinite_losses_are_empty_in_a_record(monkeypatch):
     """A finite model may have an infinite test loss: the record holds null, not Infinity."""
-    x = torch.full((10, 1, 16, 16), 1.0)
-    broken = data.Data(x, torch.arange(10), x * float("inf"), torch.arange(10), 10)
+    x, one = torch.full((10, 1, 16, 16), 1.0), torch.ones(1)
+    broken = data.Data(x, torch.arange(10), x * float("inf"), torch.arange(10), 10, data.Normalise(one, 0 * one))
     monkeypatch.setattr(data, "load", lambda name: broken)
     (result,) = fb.run_grid([fb.Run(tiny(n_clients=5, partition=fb.IID()), fb.FedAvg())], jobs=1)
     record = json.loads(result.run.path.read_text(), parse_constant=no_constant)
@@ -625,15 +633,15 @@ def test_the_estimate_is_a_positive_number(algorithm, changes):
     """For every method, by rounds and by budget."""
     if algorithm.pooled and changes.get("budget_d"):
         pytest.skip("it uploads nothing, so it has no budget")
-    seconds = estimate([fb.Run(tiny(**changes), algorithm)])
-    assert 0 < seconds < 1e4
+    (one,) = estimate([fb.Run(tiny(**changes), algorithm)])
+    assert 0 < one.seconds < 1e4
 
 
 @pytest.mark.parametrize("algorithm", [*METHODS, fb.CentralisedSGD()], ids=str)
 def test_the_estimate_is_about_right(algorithm):
     """Within a factor of 4 of the measured time, generous because machines are noisy."""
     wanted = [fb.Run(tiny(rounds=4 if algorithm.pooled else 100), algorithm)]
-    predicted = estimate(wanted)
+    predicted = estimate(wanted)[0].seconds
     started = time.monotonic()
     fb.run_grid(wanted, jobs=1)
     measured = time.monotonic() - started
