@@ -10,6 +10,7 @@ from .algorithms import CentralisedSGD, FedAvg, FedAvgM, FedBCGD
 from .blocks import Blocks
 from .data import IID, ByLabel, Dirichlet, DirichletDraws
 from .experiments import run_grid
+from .machine import Machine
 from .problem import Problem, Training
 from .runs import Run, Task, grid, task, tuned
 from .simulate import simulate
@@ -57,6 +58,7 @@ __all__ = [
     "run_grid",
     "task",
     "tuned",
+    "Machine",
     "Problem",
     "Training",
     "simulate",

@@ -5,6 +5,7 @@ import math
 import os
 import platform
 import time
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 
@@ -43,10 +44,9 @@ def fastest(problem: Problem, training: Training, cores: int | None = None) -> M
     key = " ".join(map(str, (*where, *what, training.precision)))
     kept = _kept()
     if key not in kept:
-        best = _measured(problem, training, S, candidates)
-        kept[key] = {"workers": best.workers, "chunk": best.chunk, "graphs": best.graphs}
+        kept[key] = _measured(problem, training, S, candidates)
         _keep(kept)
-    return Machine(**kept[key])
+    return kept[key]
 
 
 def _said(text: str) -> Machine:
@@ -103,16 +103,17 @@ def _file() -> Path:
 
 
 @lru_cache(maxsize=1)
-def _kept() -> dict[str, dict]:
+def _kept() -> dict[str, Machine]:
+    """What was measured before; a file that cannot be understood is as good as none."""
     try:
-        return dict(json.loads(_file().read_text()))
-    except (OSError, ValueError, TypeError):
+        return {key: Machine(**settings) for key, settings in json.loads(_file().read_text()).items()}
+    except (OSError, ValueError, TypeError, AttributeError):
         return {}
 
 
-def _keep(kept: dict[str, dict]) -> None:
+def _keep(kept: dict[str, Machine]) -> None:
     """For the next process; where nothing can be written, it is measured again."""
     try:
-        write_atomic(_file(), json.dumps(kept, indent=1).encode())
+        write_atomic(_file(), json.dumps({key: asdict(machine) for key, machine in kept.items()}, indent=1).encode())
     except OSError:
         pass

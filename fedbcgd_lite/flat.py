@@ -31,7 +31,9 @@ class Flat:
         self.sizes = [shape.numel() for shape in self.shapes]
         self.x0 = torch.cat([parameters[name].flatten() for name in self.names])  # (d,)
         losses = self._loss, self._losses
-        self._loss_of_one, self._loss_of_many = map(torch.compile, losses) if compiled else losses
+        self._loss_of_one, self._loss_of_many = (
+            [torch.compile(f, dynamic=False) for f in losses] if compiled else losses
+        )
 
     def unflatten(self, x: Tensor) -> dict[str, Tensor]:
         """x as named parameters: views made by one split, whose backward is one concatenation."""

@@ -43,7 +43,7 @@ TOY = dict(rounds=4, clients_per_round=4, local_epochs=2, batch_size=2, lr=0.1, 
 
 def run(problem: Problem, algorithm, seed: int = 0, **changes):
     """simulate() with the protocol TOY, changed as given: T = 6 local steps, the third and the sixth on one sample."""
-    hooks = {name: changes.pop(name) for name in ("resume", "on_round", "select", "plan") if name in changes}
+    hooks = {name: changes.pop(name) for name in ("resume", "on_round", "select", "plan", "machine") if name in changes}
     return simulate(problem, algorithm, Training(**{**TOY, **changes}), seed, **hooks)
 
 
