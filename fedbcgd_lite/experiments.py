@@ -1,6 +1,7 @@
 """Grids of runs: read where there is a record, resumed where there is a checkpoint, computed in parallel otherwise."""
 
 import dataclasses
+import multiprocessing.resource_tracker
 import os
 import signal
 import sys
@@ -10,9 +11,8 @@ import warnings
 from contextlib import contextmanager
 from pathlib import Path
 
-import joblib
+import joblib.externals.loky.backend.resource_tracker
 import tqdm.auto
-from joblib.externals.loky.backend import resource_tracker
 
 from . import blocks, checks, records
 from .estimate import duration, estimate
@@ -109,11 +109,13 @@ def _interrupts_later():
     """Ctrl-C inside the block takes effect at its end, and processes born inside it never see one.
 
     The signal mask is what children inherit; the handler is for this process, whose other threads have masks of their
-    own. The resource tracker would lift the mask when it starts, so it starts first.
+    own. The resource trackers lift the mask as they start, so they start first, and deaf: what is ignored is inherited.
     """
-    resource_tracker.ensure_running()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for tracker in (joblib.externals.loky.backend.resource_tracker, multiprocessing.resource_tracker):
+        tracker.ensure_running()
     pressed = []
-    before = signal.signal(signal.SIGINT, lambda *_: pressed.append(True))
+    signal.signal(signal.SIGINT, lambda *_: pressed.append(True))
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

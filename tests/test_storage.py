@@ -368,7 +368,6 @@ def test_ctrl_c_ends_a_parallel_grid_with_one_sentence(tmp_path, monkeypatch):
     assert resumed == compute(wanted)
 
 
-@pytest.mark.xfail(strict=False, reason="a helper process of joblib may still print a traceback in its first second")
 def test_ctrl_c_while_the_workers_start_is_as_quiet():
     """Workers that are still importing do not answer Ctrl-C with tracebacks of their own."""
     victim = child(POLITE, runs(rounds=100), 2, start_new_session=True)
