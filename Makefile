@@ -12,11 +12,11 @@ RUN     = .venv/bin/python -m fedbcgd_lite
 OPTIONS = --profile $(PROFILE) --device $(DEVICE) $(if $(JOBS),--jobs $(JOBS))
 CHOICE  = $(if $(SEEDS),--seeds $(SEEDS)) $(if $(ONLY),--only $(ONLY)) $(if $(filter-out 0,$(FRESH)),--fresh)
 
-.PHONY: help setup figures smoke test lab status replay notebooks clean
+.PHONY: help setup figures smoke test lab status replay notebooks bench gpu-check clean
 .DEFAULT_GOAL := help
 
 help:  ## print this list
-	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' Makefile
 	@echo
 	@echo "variables: PROFILE=laptop|smoke  SEEDS=<how many>  DEVICE=auto|cpu|cuda  ONLY=<notebook,...>  JOBS=<runs at a time>  FRESH=1 (compute again)"
 
@@ -49,6 +49,12 @@ replay: .venv/.stamp  ## compute the first rounds of the kept records again and 
 
 notebooks: .venv/.stamp  ## execute the notebooks with their own parameters and keep the outputs in notebooks/ (before a commit)
 	@$(RUN) figures --publish $(if $(ONLY),--only $(ONLY)) $(if $(JOBS),--jobs $(JOBS))
+
+bench: .venv/.stamp  ## time rounds beside a plain PyTorch loop: tests/benchmarks/<host class>.csv
+	@.venv/bin/python tests/benchmarks/bench.py $(if $(ONLY),--only $(ONLY))
+
+gpu-check: .venv/.stamp  ## on a GPU: agreement with the CPU, speed, and Table 6 on IMAGES=<folder with train/ and test/>
+	@.venv/bin/python tests/benchmarks/gpu_check.py $(if $(IMAGES),--images $(IMAGES))
 
 clean:  ## remove .venv, caches and what the smoke profile made (records and figures stay)
 	rm -rf .venv figures/smoke figures/*/executed .pytest_cache .ruff_cache build dist *.egg-info

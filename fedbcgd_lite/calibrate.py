@@ -22,6 +22,7 @@ from .problem import Problem, Training
 from .records import write_atomic
 
 WORTH_IT = 0.9  # of the time of a simpler machine, from which a less simple one is taken
+LONG = 0.5  # seconds after which a candidate is not tried again
 TOGETHER = 4_000_000  # floats, S times d, up to which training clients together is tried on a CPU
 
 
@@ -72,22 +73,23 @@ def _candidates(problem: Problem, S: int, cores: int) -> list[Machine]:
 
 def _measured(problem: Problem, training: Training, S: int, candidates: list[Machine]) -> Machine:
     """The first candidate that no later one beats by more than a tenth."""
+    clients = S if any(machine.chunk > 1 for machine in candidates) else max(m.workers for m in candidates)
     best, seconds = candidates[0], math.inf
     for machine in candidates:
-        took = _seconds(problem, training, S, machine)
+        took = _seconds(problem, training, clients, machine)
         if took < seconds * (WORTH_IT if best is not machine else 1):
             best, seconds = machine, took
     return best
 
 
-def _seconds(problem: Problem, training: Training, S: int, machine: Machine) -> float:
-    """Seconds of a local step of S clients; infinite where the model cannot be trained this way."""
+def _seconds(problem: Problem, training: Training, clients: int, machine: Machine) -> float:
+    """Seconds of a local step of some clients; infinite where the model cannot be trained this way."""
     rows = np.arange(min(training.batch_size, len(problem.train[1])))
     blocks = partition(problem.model, "whole")
-    visits = [Visit(blocks.slot(client, 0), {}, rows, [rows]) for client in range(S)]
+    visits = [Visit(blocks.slot(client, 0), {}, rows, [rows]) for client in range(clients)]
     with settings(training.precision), Engine(problem, FedAvg(), blocks, training, machine) as engine:
         server, times = {"x": engine.x0}, []
-        for _ in range(4):
+        while len(times) < 4 and sum(times) < LONG:
             started = time.perf_counter()
             try:
                 _, _, losses = zip(*engine.train(server, visits, 0, 0))
@@ -95,7 +97,7 @@ def _seconds(problem: Problem, training: Training, S: int, machine: Machine) -> 
             except RuntimeError:
                 return math.inf
             times.append(time.perf_counter() - started)
-    return min(times[1:])
+    return min(times[1:] or times)
 
 
 def _file() -> Path:

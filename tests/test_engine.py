@@ -88,6 +88,7 @@ def test_global_settings_come_back():
     with pytest.raises(ArithmeticError), settings("tf32"):
         assert (torch.get_num_threads(), torch.backends.cudnn.conv.fp32_precision) == (1, "tf32")
         raise ArithmeticError
+    run(toy(), FedAvg(), machine=Machine(workers=3))
     assert before == (torch.get_num_threads(), torch.backends.cudnn.conv.fp32_precision)
 
 

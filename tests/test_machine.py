@@ -32,7 +32,7 @@ def took(monkeypatch):
     """Times by (workers, chunk) in the place of a measurement, and the list of what was measured."""
     times, asked = {}, []
 
-    def seconds(problem, training, S, machine):
+    def seconds(problem, training, clients, machine):
         asked.append((machine.workers, machine.chunk))
         return times.get(asked[-1], 1.0)
 

@@ -1,9 +1,10 @@
-"""make bench: a round of FedAvg here, beside the plain PyTorch loop on the same work.
+"""make bench: a round of FedAvg here, beside the plain PyTorch loop and the simulators that are installed (peers.py).
 
 Every engine lives in a process of its own, and they play their rounds in turn, so that all see the same machine. A row
 of <host class>.csv: work, engine, precision, seconds_per_round (median), ratio (to the plain loop), steps_per_second,
-peak_mb (10^6 bytes of the process, PyTorch included), overhead (share of a round outside gradients, where one worker
-was measured) and first_round_s (from the call of `simulate`, the measurement of the machine included).
+peak_mb (10^6 bytes of the process, PyTorch included), batches and overhead (with one worker: the share of a round that
+goes into the making of mini-batches, and into everything else but gradients) and first_round_s (from the call of
+`simulate`, the measurement of the machine included).
 """
 
 import argparse
@@ -18,43 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import joblib
-import numpy as np
 import pandas as pd
 import torch
+from peers import importable
 from plain_loop import PlainLeNet5, rounds
 from torch import nn
+from works import WORKS, Work, chosen
 
 import fedbcgd_lite as fb
 from fedbcgd_lite.calibrate import fastest
-from fedbcgd_lite.data import Normalise
 from fedbcgd_lite.flat import Flat
-from fedbcgd_lite.models import LeNet5, LogisticRegression
-
-
-@dataclass(frozen=True)
-class Work:
-    """100 clients, 10 a round, batches of 50."""
-
-    name: str
-    what: str
-    image: tuple[int, int, int]
-    samples: int  # of a client
-    epochs: int
-    weight_decay: float
-    turns: int  # measured turns of each engine
-    rounds: int  # of a turn
-
-    @property
-    def steps(self) -> int:
-        """Local steps of a round."""
-        return 10 * self.epochs * self.samples // 50
-
-
-WORKS = [
-    Work("W1", "linear 784-10, 100 samples a client, 1 epoch", (1, 28, 28), 100, 1, 0.0, 21, 20),
-    Work("W2", "LeNet-5 (64 channels), 28 x 28, 100 samples a client, 5 epochs", (1, 28, 28), 100, 5, 1e-3, 7, 1),
-    Work("W3", "LeNet-5 (64 channels), 32 x 32, 500 samples a client, 5 epochs", (3, 32, 32), 500, 5, 1e-3, 3, 1),
-]
 
 
 @dataclass(frozen=True)
@@ -63,32 +37,15 @@ class Engine:
 
     name: str
     precision: str = "full"
-    algorithm: fb.algorithms.Algorithm | None = fb.FedAvg()  # None: the plain loop
+    play: Callable | None = None  # (work, turn), in the place of the companion
+    algorithm: fb.algorithms.Algorithm = fb.FedAvg()
     processes: int = 1  # runs at a time; each has its share of the cores
     cores: int | None = None  # for each process
 
 
-CORES = joblib.cpu_count()
-ENGINES = [
-    Engine("plain loop", algorithm=None),
-    Engine("FedAvg"),
-    Engine("FedBCGD", algorithm=fb.FedBCGD("balanced:5")),
-    Engine("FedAvg, bf16", precision="bf16"),
-    Engine("FedAvg, one worker", cores=1),
-    Engine(f"FedAvg, {CORES} runs at a time", processes=CORES, cores=1),
-]
-
-
-def pictures(work: Work) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random bytes and labels."""
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (100 * work.samples, *work.image), dtype=np.uint8)
-    return torch.from_numpy(images), torch.from_numpy(rng.integers(0, 10, len(images)))
-
-
 def play_plain(work: Work, turn) -> None:
     """NCHW, float32, all threads, images normalised beforehand."""
-    images, labels = pictures(work)
+    images, labels = work.images()
     images = images.float().sub_(127.5).div_(73.9)
     clients = list(torch.arange(len(labels)).split(work.samples))
     model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10)) if work.name == "W1" else PlainLeNet5(work.image)
@@ -97,37 +54,46 @@ def play_plain(work: Work, turn) -> None:
         turn(lambda: {"first_round_s": time.perf_counter() - started})
 
 
+CORES = joblib.cpu_count()
+ENGINES = [
+    Engine("plain loop", play=play_plain),
+    Engine("FedAvg"),
+    Engine("FedBCGD", algorithm=fb.FedBCGD("balanced:5")),
+    Engine("FedAvg, bf16", precision="bf16"),
+    Engine("FedAvg, one worker", cores=1),
+    Engine(f"FedAvg, {CORES} runs at a time", processes=CORES, cores=1),
+    *[Engine(name, play=play) for name, play in importable().items()],
+]
+
+
 def play_companion(work: Work, engine: Engine, turn) -> None:
     """Through the public call, with nothing set but the protocol; gradients are timed where one worker forms them."""
-    model = (LogisticRegression if work.name == "W1" else LeNet5)(work.image)
-    scale = torch.full((work.image[0], 1, 1), 1 / 73.9)
-    clients = np.split(np.arange(100 * work.samples), 100)
-    problem = fb.Problem(model, pictures(work), clients, transform=Normalise(scale, -127.5 * scale))
-    protocol = {"local_epochs": work.epochs, "lr": 0.01, "weight_decay": work.weight_decay}
-    training = fb.Training(rounds=10**9, precision=engine.precision, **protocol)
-    spent = _timed_gradients() if engine.cores == 1 else []
+    problem = work.problem()
+    training = fb.Training(rounds=10**9, precision=engine.precision, **work.training)
+    spent = {"gradients": _timed(Flat, "gradient"), "batches": _timed(fb.Problem, "batch")} if engine.cores == 1 else {}
     started = time.perf_counter()
     machine = fastest(problem, training, engine.cores)
 
     def remarks() -> dict:
-        gradients = sum(spent)
-        spent.clear()
-        return {"first_round_s": time.perf_counter() - started, "gradients": gradients}
+        totals = {name: sum(seconds) for name, seconds in spent.items()}
+        for seconds in spent.values():
+            seconds.clear()
+        return {"first_round_s": time.perf_counter() - started, **totals}
 
     fb.simulate(problem, engine.algorithm, training, machine=machine, on_round=lambda t: turn(remarks))
 
 
-def _timed_gradients() -> list[float]:
-    """Seconds of each gradient from now on."""
-    spent, gradient = [], Flat.gradient
+def _timed(owner: type, name: str) -> list[float]:
+    """Seconds of each call of a method from now on."""
+    spent, method = [], getattr(owner, name)
 
     def timed(*arguments):
         started = time.perf_counter()
-        result = gradient(*arguments)
+        result = method(*arguments)
         spent.append(time.perf_counter() - started)
         return result
 
-    Flat.gradient = timed
+    setattr(owner, name, timed)
     return spent
 
 
@@ -144,7 +110,7 @@ def child(pipe, work: Work, engine: Engine) -> None:
                 raise SystemExit
             left = work.rounds
 
-    play_plain(work, turn) if engine.algorithm is None else play_companion(work, engine, turn)
+    engine.play(work, turn) if engine.play else play_companion(work, engine, turn)
 
 
 class Player:
@@ -189,7 +155,12 @@ def measure(work: Work, turns: int) -> list[dict]:
 
 
 def _row(work: Work, player: Player, plain: float) -> dict:
-    shares = [1 - answer["gradients"] / answer["seconds"] for answer in player.answers if answer.get("gradients")]
+    shares = {"batches": None, "overhead": None}
+    if player.engine.cores == player.engine.processes == 1:
+        total, batches, gradients = (
+            sum(answer[name] for answer in player.answers) for name in ("seconds", "batches", "gradients")
+        )
+        shares = {"batches": round(batches / total, 3), "overhead": round(1 - (batches + gradients) / total, 3)}
     return {
         "work": work.name,
         "engine": player.engine.name,
@@ -198,9 +169,19 @@ def _row(work: Work, player: Player, plain: float) -> dict:
         "ratio": round(player.seconds / plain, 3),
         "steps_per_second": round(work.steps / player.seconds, 1),
         "peak_mb": round(max(answer["peak_mb"] for answer in player.answers)),
-        "overhead": round(statistics.median(shares), 3) if shares and player.engine.processes == 1 else None,
+        **shares,
         "first_round_s": round(player.first[0]["first_round_s"], 2),
     }
+
+
+def keep(measured: pd.DataFrame) -> Path:
+    """Write the table of this host class; works that were not measured this time keep their rows."""
+    path = Path(__file__).parent / f"{torch.backends.cpu.get_cpu_capability().lower()}-{CORES}-cores.csv"
+    if path.exists():
+        before = pd.read_csv(path)
+        measured = pd.concat([before[~before["work"].isin(measured["work"])], measured])
+    measured.sort_values("work", kind="stable").to_csv(path, index=False)
+    return path
 
 
 def main() -> None:
@@ -209,15 +190,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one measured round each, and nothing is written")
     options = parser.parse_args()
     rows = []
-    for work in WORKS:
-        if work.name in options.only.split(","):
-            print(f"{work.name}: {work.what}", flush=True)
-            rows += measure(work, 1 if options.quick else work.turns)
-            print(pd.DataFrame(rows[-len(ENGINES) :]).to_string(index=False), flush=True)
+    for work in chosen(parser, options.only, WORKS):
+        print(f"{work.name}: {work.what}", flush=True)
+        rows += measure(work, 1 if options.quick else work.turns)
+        print(pd.DataFrame(rows[-len(ENGINES) :]).to_string(index=False), flush=True)
     if not options.quick:
-        path = Path(__file__).parent / f"{torch.backends.cpu.get_cpu_capability().lower()}-{CORES}-cores.csv"
-        pd.DataFrame(rows).to_csv(path, index=False)
-        print(path)
+        print(keep(pd.DataFrame(rows)))
 
 
 if __name__ == "__main__":
