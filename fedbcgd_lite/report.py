@@ -30,6 +30,7 @@ COLORS = {  # one colour a method in every figure
     "FedBCGD (no shared block, no momentum)": "#e6a700",
     "FedBCGD (freezing, no momentum)": "#8e44ad",
 }
+DASHES = ["-", "--", ":", "-."]
 STYLE = {
     "axes.grid": True,
     "grid.alpha": 0.3,
@@ -151,19 +152,20 @@ def curves(
 ) -> Figure:
     """Mean over seeds and a band from the lowest to the highest, one colour a method; x, y: columns of `frame`.
 
+    by: a field of the algorithm or of the task, told apart by colour, or by dashes when there are several methods.
     Where a seed diverged, each seed has a line of its own and a cross marks the end.
     """
     with plt.rc_context(STYLE):
         ax = ax or plt.subplots(figsize=(7.5, 4.2), layout="constrained")[1]
         groups = _groups(results, by)
-        ramp = dict(zip(groups, sns.color_palette("viridis_r", len(groups))))
+        looks = _looks(groups, by)
         for method, group in groups.items():
-            color = ramp[method] if by else COLORS.get(method, ramp[method])
+            color, dashes = looks[method]
             if any(_diverged(r) for r in group):
                 _single_lines(ax, group, x, y, color, method)
                 continue
             xs, ys = _aligned(group, x, y)
-            ax.plot(xs, ys.mean(0), color=color, lw=1.8, label=method)
+            ax.plot(xs, ys.mean(0), color=color, ls=dashes, lw=1.8, label=method)
             ax.fill_between(xs, ys.min(0), ys.max(0), color=color, alpha=0.15, lw=0)
         if target is not None:
             ax.axhline(target, color="black", lw=0.8, ls=":")
@@ -174,6 +176,18 @@ def curves(
         )
         ax.legend(fontsize=8.5, loc="lower right" if y == "accuracy" else "best")
         return _closed(ax.figure)
+
+
+def _looks(groups: dict[str, list[Result]], by: str | None) -> dict[str, tuple]:
+    """(colour, dashes) of each group: a colour a method and dashes for `by`, or with one method a colour for `by`."""
+    ramp = dict(zip(groups, sns.color_palette("viridis_r", len(groups))))
+    methods = {name: group[0].run.algorithm.label for name, group in groups.items()}
+    if by and len(set(methods.values())) == 1:
+        return {name: (color, "-") for name, color in ramp.items()}
+    values = {name: _field(group[0], by) if by else None for name, group in groups.items()}
+    order = list(dict.fromkeys(values.values()))
+    dashes = {value: DASHES[i % len(DASHES)] for i, value in enumerate(order)}
+    return {name: (COLORS.get(method, ramp[name]), dashes[values[name]]) for name, method in methods.items()}
 
 
 def _diverged(result: Result) -> bool:
