@@ -15,7 +15,7 @@ from .problem import Problem, Training
 from .runs import Run, Task, grid, task, tuned
 from .simulate import simulate
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 _LAZY = {  # what needs pandas and matplotlib is loaded when it is first asked for
     "report": (
         "allocation",

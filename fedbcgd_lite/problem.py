@@ -194,6 +194,15 @@ class Problem:
                     f"{n_classes} outputs."
                 )
 
+    def check_precision(self, precision: str) -> None:
+        """Reduced precision is for float32 models: PyTorch would leave float64 as it is and say nothing."""
+        kind = next(p.dtype for p in self.model.parameters() if p.requires_grad)
+        if precision != "full" and kind != torch.float32:
+            raise ValueError(
+                f"precision = {precision!r} was given for a model of {kind}: expected a model of torch.float32, or "
+                "precision = 'full'."
+            )
+
     def check_last_batches(self, clients: list[np.ndarray], batch_size: int) -> None:
         """A last batch of one sample is trained on like any other; a model that cannot do so is refused beforehand."""
         single = next((i for i, c in enumerate(clients) if len(c) and (len(c) - 1) % batch_size == 0), None)

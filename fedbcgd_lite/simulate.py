@@ -87,6 +87,9 @@ def simulate(
     training = replace(training, **fields) if training else Training(**fields)
     checks.whole("seed", seed, at_least=0)
     blocks = algorithm.layout(partition(problem.model, algorithm.blocks))
+    problem.check_precision(training.precision)
+    if not isinstance(machine, Machine | None):
+        raise ValueError(f"machine = {machine!r} was given: expected a Machine, as in Machine(workers=2).")
     machine = machine or fastest(problem, training)
     with (
         settings(training.precision, machine.deterministic),

@@ -205,6 +205,7 @@ PROTOCOL = {
     "lr_decay negative": (lambda: training(lr_decay=-1), "lr_decay = -1|above 0"),
     "lr_decay nan": (lambda: training(lr_decay=NAN), "lr_decay = nan|finite"),
     "weight_decay negative": (lambda: training(weight_decay=-1e-3), "weight_decay = -0.001|at least 0"),
+    "precision unknown": (lambda: training(precision="half"), "precision = 'half'|full, tf32, bf16"),
     "weight_decay nan": (lambda: training(weight_decay=NAN), "weight_decay = nan|finite"),
     "eval_every_d negative": (lambda: training(eval_every_d=-1), "eval_every_d = -1|at least 0"),
     "budget_d 0": (lambda: fb.Training(budget_d=0), "budget_d = 0|above 0"),

@@ -242,6 +242,18 @@ def test_bf16_trains_nearly_the_same():
     assert 0 < apart < 0.2 * moved
 
 
+@pytest.mark.parametrize("precision", ["bf16", "tf32"])
+def test_reduced_precision_of_float64_is_refused(precision):
+    """PyTorch would ignore it silently."""
+    with pytest.raises(ValueError, match=f"{precision}.*torch.float64: expected a model of torch.float32"):
+        run(toy(), FedAvg(), precision=precision)
+
+
+def test_a_wrong_machine_is_refused():
+    with pytest.raises(ValueError, match=r"machine = 2 was given: expected a Machine, as in Machine\(workers=2\)"):
+        run(toy(), FedAvg(), machine=2)
+
+
 def start_of(problem: Problem) -> torch.Tensor:
     return Flat(problem.model, partition(problem.model, "whole"), problem.loss).x0
 

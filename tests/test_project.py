@@ -144,9 +144,21 @@ def test_readme_numbers_are_those_of_the_verdicts():
     assert len(numbers) >= 8 and not [number for number in numbers if number not in judged]
 
 
+def test_readme_speeds_are_those_of_the_benchmark():
+    """The table of the README is the committed table of two cores."""
+    with (ROOT / "tests/benchmarks/avx512-2-cores.csv").open(newline="") as file:
+        rows = {(row["work"], row["engine"]): row for row in csv.DictReader(file)}
+    for work in ("W1", "W2", "W3"):
+        (line,) = [line for line in README.splitlines() if line.startswith(f"| {work}: ")]
+        plain, *ratios = [cell.strip() for cell in line.split("|")[2:-1]]
+        assert float(plain.removesuffix(" s")) == float(rows[work, "plain loop"]["seconds_per_round"])
+        engines = ("FedAvg", "FedBCGD", "FedAvg, bf16", "FedAvg, 2 runs at a time")
+        assert [float(ratio) for ratio in ratios] == [float(rows[work, engine]["ratio"]) for engine in engines]
+
+
 def test_help_lists_the_targets():
     listed = subprocess.run(["make"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    for target in "setup figures smoke test lab status replay notebooks clean".split():
+    for target in "setup figures smoke test lab status replay notebooks bench gpu-check clean".split():
         assert f"make {target}" in listed
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedbcgd_lite import FedAvg, FedBCGD, claims, report
+from fedbcgd_lite import FedAvg, FedAvgM, FedBCGD, claims, report
 from fedbcgd_lite.results import Result
 from fedbcgd_lite.runs import Run, task
 
@@ -74,6 +74,18 @@ def test_by_names_the_method_after_a_field():
     assert frame["method"].unique().tolist() == ["FedBCGD, momentum = 0.4", "FedBCGD, momentum = 0.8"]
     with pytest.raises(ValueError, match="no field 'colour'"):
         report.frame([result(FedAvg())], by="colour")
+
+
+def test_curves_of_several_methods_keep_their_colours_and_dash_the_values():
+    """by= with two methods: a colour a method, dashes a value; with one method: a colour a value, no dashes."""
+    two = [result(method(momentum=m)) for method in (FedAvgM, FedBCGD) for m in (0.4, 0.8)]
+    lines = report.curves(two, by="momentum").axes[0].lines
+    assert [line.get_color() for line in lines] == [
+        report.COLORS[m] for m in ("FedAvgM", "FedAvgM", "FedBCGD", "FedBCGD")
+    ]
+    assert [line.get_linestyle() for line in lines] == ["-", "--", "-", "--"]
+    lines = report.curves(two[2:], by="momentum").axes[0].lines
+    assert len({line.get_color() for line in lines}) == 2 and {line.get_linestyle() for line in lines} == {"-"}
 
 
 def test_curves_draw_the_mean_and_the_range_over_seeds():
