@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -24,12 +25,15 @@ class Flat:
     ):
         self.module = copy.deepcopy(module).to(device)
         self.loss_function = loss
-        self.autocast = torch.autocast(device.partition(":")[0], torch.bfloat16, enabled=bf16)
+        self.products = torch.autocast(device.partition(":")[0], torch.bfloat16) if bf16 else nullcontext()
         parameters = {name: p.detach() for name, p in self.module.named_parameters() if p.requires_grad}
         self.names = blocks.order or tuple(parameters)
         self.shapes = [parameters[name].shape for name in self.names]
         self.sizes = [shape.numel() for shape in self.shapes]
         self.x0 = torch.cat([parameters[name].flatten() for name in self.names])  # (d,)
+        self._predict_of_many, self._loss_by_vmap = (
+            vmap(f, randomness="different") for f in (self.predict, self._loss)
+        )
         losses = self._loss, self._losses
         self._loss_of_one, self._loss_of_many = (
             [torch.compile(f, dynamic=False) for f in losses] if compiled else losses
@@ -55,15 +59,15 @@ class Flat:
         return gradient, loss.detach()
 
     def _loss(self, x: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
-        with self.autocast:
+        with self.products:
             output = self.predict(x, inputs)
         return self.loss_function(output.to(x.dtype), targets)
 
     def _losses(self, x: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         if self.loss_function is not F.cross_entropy:
-            return vmap(self._loss, randomness="different")(x, inputs, targets)
-        with self.autocast:
-            output = vmap(self.predict, randomness="different")(x, inputs).to(x.dtype)
+            return self._loss_by_vmap(x, inputs, targets)
+        with self.products:
+            output = self._predict_of_many(x, inputs).to(x.dtype)
         losses = F.cross_entropy(output.flatten(0, 1), targets.flatten(0, 1), reduction="none")  # faster than by vmap
         return losses.view(len(x), -1).mean(1)
 
