@@ -84,7 +84,8 @@ def test_dropout_is_the_same_on_every_machine(machine):
 
 def test_global_settings_come_back():
     """Threads and precisions are as before, also after an error."""
-    before = torch.get_num_threads(), torch.backends.cudnn.conv.fp32_precision
+    torch.set_num_threads(2)
+    before = 2, torch.backends.cudnn.conv.fp32_precision
     with pytest.raises(ArithmeticError), settings("tf32"):
         assert (torch.get_num_threads(), torch.backends.cudnn.conv.fp32_precision) == (1, "tf32")
         raise ArithmeticError
