@@ -13,7 +13,7 @@ from helpers import METHODS, assert_same_run, least_squares, run, toy
 from torch import nn
 from torch.nn import functional as F
 
-from fedbcgd_lite import FedAvg, FedBCGD, Machine, Problem, simulate
+from fedbcgd_lite import FedAvg, FedBCGD, Machine, Problem, engine, simulate
 from fedbcgd_lite.blocks import Blocks, Slots, partition
 from fedbcgd_lite.data import Normalise
 from fedbcgd_lite.flat import Flat
@@ -232,6 +232,16 @@ def test_bytes_in_the_batch_are_numbers_beforehand(machine):
     """The same run bit for bit, evaluation included."""
     in_batch, beforehand = (run(pictures(kind), FedAvg(), machine=machine) for kind in (True, False))
     assert_same_run(in_batch, beforehand)
+
+
+@pytest.mark.parametrize("machine", [Machine(), Machine(workers=3)], ids=str)
+def test_evaluation_in_batches_is_evaluation_at_once(machine, monkeypatch):
+    """40 test samples in six batches, the last one smaller: the same accuracy, and the loss up to rounding."""
+    at_once = run(toy(), FedAvg())
+    monkeypatch.setattr(engine, "EVALUATION_BATCH", 7)
+    in_batches = run(toy(), FedAvg(), machine=machine)
+    assert [row["accuracy"] for row in in_batches.rows] == [row["accuracy"] for row in at_once.rows]
+    assert_close_run(at_once, in_batches, 1e-12)
 
 
 def test_bf16_trains_nearly_the_same():
