@@ -39,7 +39,7 @@ def fastest(problem: Problem, training: Training, cores: int | None = None) -> M
     candidates = _candidates(problem, S, cores)
     if len(candidates) == 1 or problem.draws:
         return candidates[0]
-    inputs, d = problem.train[0], sum(p.numel() for p in problem.model.parameters())
+    inputs, d = problem.train[0], partition(problem.model, "whole").d
     where = platform.node(), problem.device, torch.__version__, cores
     what = type(problem.model).__qualname__, d, *inputs.shape[1:], inputs.dtype, training.batch_size, S
     key = " ".join(map(str, (*where, *what, training.precision)))
@@ -64,7 +64,7 @@ def _candidates(problem: Problem, S: int, cores: int) -> list[Machine]:
     if problem.device.startswith("cuda"):
         ways = [(1, 1), (min(4, S), 1), (1, S)]
         return [Machine(workers, chunk, graphs) for graphs in (False, True) for workers, chunk in ways]
-    d = sum(p.numel() for p in problem.model.parameters())
+    d = partition(problem.model, "whole").d
     convolutions = any(isinstance(module, nn.modules.conv._ConvNd) for module in problem.model.modules())
     chunks = [1] if convolutions or S * d > TOGETHER else [1, S, math.ceil(S / W)]
     tried = [Machine(workers, chunk) for chunk in chunks for workers in (1, min(W, math.ceil(S / chunk)))]

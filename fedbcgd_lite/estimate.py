@@ -58,8 +58,7 @@ def _measure(task: Task, device: str, cores: int | None) -> tuple[Machine, Probl
     machine = fastest(problem, task, cores)
     short = {"rounds": 5, "budget_d": None, "eval_every_d": 1e9, "clients_per_round": min(4, task.clients_per_round)}
     probe = dataclasses.replace(task, **short, local_epochs=1)
-    mark = lambda t: marks.append(time.monotonic())  # noqa: E731
-    simulate(problem, algorithms.FedAvg(), probe, machine=machine, on_round=mark)
+    simulate(problem, algorithms.FedAvg(), probe, machine=machine, on_round=lambda t: marks.append(time.monotonic()))
     _, *plain, with_evaluation = np.diff(marks, prepend=marks[0])
     of_steps = min(plain)
     return machine, problem, of_steps / _steps_per_round(probe, problem), max(0.0, with_evaluation - of_steps)

@@ -188,14 +188,10 @@ class _Loop:
     def settle(self, t: Trajectory, sent: Ledger, participants: int) -> None:
         """Enter the round into the ledger."""
         t.ledger.rows += sent.rows
-        amounts = {"up": [0, 0], "down": [0, 0]}  # floats, bits
-        for (direction, _), (floats, bits) in sent.totals().items():
-            amounts[direction][0] += floats
-            amounts[direction][1] += bits
-        t.last_upload_floats = amounts["up"][0] / participants
+        t.last_upload_floats = sent.sum("floats", "up") / participants
         t.upload_floats += t.last_upload_floats
-        t.upload_bits += amounts["up"][1] / participants
-        t.download_bits += amounts["down"][1] / participants
+        t.upload_bits += sent.sum("bits", "up") / participants
+        t.download_bits += sent.sum("bits", "down") / participants
 
     def evaluate(self, t: Trajectory) -> None:
         """Append one row of measurements; accuracy in percent, losses per sample, uploads per participating client."""

@@ -193,7 +193,7 @@ def test_the_table_of_other_values_names_every_field():
 
 
 @pytest.mark.parametrize("field", OTHER)
-def test_every_field_of_a_task_is_in_the_key(field, monkeypatch):
+def test_every_field_of_a_task_is_in_the_key(field):
     """Another value of any field is another record."""
     run = fb.Run(tiny(), fb.FedAvg())
     other = fb.Run(dataclasses.replace(run.task, **{field: OTHER[field]}), fb.FedAvg())

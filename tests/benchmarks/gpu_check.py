@@ -19,7 +19,8 @@ import signal
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import lru_cache
 from pathlib import Path
 
 import pandas as pd
@@ -63,7 +64,7 @@ def agreement(device: str) -> pd.DataFrame:
             apart = ((x.cpu() - reference).norm() / (reference - start).norm()).item()
             name = str(kind).removeprefix("torch.")
             agrees = apart <= TOLERANCE[name]
-            rows.append({"method": algorithm.label, "type": name, **_way(machine), "apart": apart, "agrees": agrees})
+            rows.append({"method": algorithm.label, "type": name, **asdict(machine), "apart": apart, "agrees": agrees})
     return pd.DataFrame(rows)
 
 
@@ -81,17 +82,13 @@ def _round(task: fb.Task, algorithm, kind: torch.dtype, device: str, machine: fb
     return run.x.cpu(), Flat(converted.model, run.blocks, converted.loss).x0.cpu()
 
 
-def _way(machine: fb.Machine) -> dict:
-    return {name: getattr(machine, name) for name in ("workers", "chunk", "graphs", "compile", "deterministic")}
-
-
 def speed(device: str, works: list[Work], end: float) -> pd.DataFrame:
     """Every work in every way and precision, until the time is over; a way that fails says why."""
     rows, peaks = [], {precision: peak(device, precision) for precision in ("full", "tf32", "bf16")}
     for work, precision, machine in trials(works, device):
         if time.monotonic() > end:
             break
-        row = {"work": work.name, "precision": precision, **_way(machine)}
+        row = {"work": work.name, "precision": precision, **asdict(machine)}
         try:
             seconds = _seconds(work, precision, machine, device)
             share = round(flops(work) / seconds / peaks[precision], 3)
@@ -112,10 +109,17 @@ def _seconds(work: Work, precision: str, machine: fb.Machine, device: str, round
         marks.append(time.perf_counter())
 
     training = fb.Training(rounds=rounds + 2, precision=precision, **work.training)
-    fb.simulate(work.problem(device), fb.FedAvg(), training, machine=machine, on_round=mark)
+    fb.simulate(problem_of(work, device), fb.FedAvg(), training, machine=machine, on_round=mark)
     return statistics.median(after - before for before, after in zip(marks[1:], marks[2:]))
 
 
+@lru_cache(maxsize=1)
+def problem_of(work: Work, device: str) -> fb.Problem:
+    """Made once for all ways of training it."""
+    return work.problem(device)
+
+
+@lru_cache
 def flops(work: Work) -> float:
     """Floating-point operations of the gradients of one round."""
     problem = work.problem()
@@ -140,11 +144,11 @@ def peak(device: str, precision: str) -> float:
     return 2 * n**3 / min(times)
 
 
-def trace(device: str, work: Work, machine: fb.Machine, path: Path) -> None:
-    """The kernels of a few rounds."""
+def trace(device: str, work: Work, path: Path) -> None:
+    """The kernels of a round of one local epoch."""
     problem = work.problem(device)
     with torch.profiler.profile() as profile:
-        fb.simulate(problem, fb.FedAvg(), rounds=1, machine=machine, **{**work.training, "local_epochs": 1})
+        fb.simulate(problem, fb.FedAvg(), rounds=1, machine=fb.Machine(), **{**work.training, "local_epochs": 1})
     profile.export_chrome_trace(str(path.with_suffix("")))
     path.write_bytes(gzip.compress(path.with_suffix("").read_bytes()))
     path.with_suffix("").unlink()
@@ -192,7 +196,7 @@ def main() -> int:
     measured = speed(device, works, until)
     measured.to_csv(folder / "speed.csv", index=False)
     print(measured.to_string(index=False), flush=True)
-    trace(device, works[0], fb.Machine(), folder / "profile.json.gz")
+    trace(device, works[0], folder / "profile.json.gz")
 
     if options.images:
         table6(options.images, device, end - time.monotonic() - 5)
