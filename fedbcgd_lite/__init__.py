@@ -6,11 +6,23 @@ Descent for Federated Learning, ACM Multimedia 2024, doi 10.1145/3664647.3681094
 
 from importlib import import_module
 
-from .algorithms import CentralisedSGD, FedAvg, FedAvgM, FedBCGD
+from .algorithms import (
+    CentralisedSGD,
+    Compressed,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedBCGD,
+    FedBCGDPlus,
+    FedBCGDPlusScript,
+    FedDC,
+    Scaffold,
+)
 from .blocks import Blocks
-from .data import IID, ByLabel, Dirichlet, DirichletDraws
+from .codecs import QSGD, Identity, TopK
 from .experiments import run_grid
 from .machine import Machine
+from .partitioners import IID, ByLabel, Dirichlet, DirichletDraws
 from .problem import Problem, Training
 from .runs import Run, Task, grid, task, tuned
 from .simulate import simulate
@@ -44,10 +56,19 @@ def __getattr__(name: str):
 
 __all__ = [
     "CentralisedSGD",
+    "Compressed",
+    "FedAdam",
     "FedAvg",
     "FedAvgM",
     "FedBCGD",
+    "FedBCGDPlus",
+    "FedBCGDPlusScript",
+    "FedDC",
+    "Scaffold",
     "Blocks",
+    "Identity",
+    "QSGD",
+    "TopK",
     "IID",
     "ByLabel",
     "Dirichlet",

@@ -4,18 +4,13 @@ Parameters are one flat vector x of d floats, laid out block after block with th
 the paper is a Python slice.
 """
 
+import re
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-# The printed partitions, with biases beside their weights: exclusive blocks, then the shared block. In Table 7 the
-# shared block *is* "Block 5": with N = 5 groups the fifth group has an empty exclusive block. "authors" is the list in
-# the script that the authors published.
-PAPER = {
-    ("LeNet5", "paper"): ((("conv1",), ("conv2",), ("fc1",), ("fc2",), ()), ("fc3",)),  # Table 7
-    ("LeNet5", "authors"): ((("conv1",), ("conv2",), ("fc1",), (), ()), ("fc2", "fc3")),
-}
+from .paper_blocks import PAPER
 
 
 @dataclass(frozen=True)
@@ -100,9 +95,11 @@ class Blocks:
 def partition(module: nn.Module, blocks) -> Blocks:
     """Resolve a description of blocks for one module.
 
-    blocks: "paper" (Table 7), "authors" (their script), "whole" (one block), "balanced:N" (N equal slices),
-    "layers:N" (N runs of whole layers, the largest as small as possible); the last layer is shared in these two. Or
-    `Blocks`, or (groups, shared) with names of parameters or submodules: ((("conv",), ("fc1",)), ("fc2",)).
+    blocks: "paper" (Tables 7-11), "authors" (their script's list) or "balanced5" (blocks of similar size), both for
+    LeNet-5; "whole" (one block), "balanced:N" (N equal slices), "layers:N" (N runs of whole layers, the largest as
+    small as possible); the last layer is shared in these two. Or `Blocks`, or (groups, shared) with names of parameters
+    or submodules: ((("conv",), ("fc1",)), ("fc2",)). Here "fc1[1/3]" is the first third of the floats of fc1, whose
+    rows come before its biases; the other two thirds follow it.
     """
     sizes = {name: p.numel() for name, p in module.named_parameters() if p.requires_grad}
     if not sizes:
@@ -114,18 +111,18 @@ def partition(module: nn.Module, blocks) -> Blocks:
     kind, _, count = blocks.partition(":")
     if kind == "whole" and not count:
         return Blocks((sum(sizes.values()),))
-    if kind in ("paper", "authors") and not count:
-        if (type(module).__name__, kind) not in PAPER:
+    if blocks in {name for _, name in PAPER}:
+        if (type(module).__name__, blocks) not in PAPER:
             raise ValueError(
-                f"no {kind!r} partition is known for {type(module).__name__}: use 'balanced:N', 'layers:N' or a list "
+                f"no {blocks!r} partition is known for {type(module).__name__}: use 'balanced:N', 'layers:N' or a list "
                 "of blocks."
             )
-        return _from_groups(PAPER[type(module).__name__, kind], sizes)
+        return _from_groups(PAPER[type(module).__name__, blocks], sizes)
     if kind in ("balanced", "layers") and count.removeprefix("-").isdigit():
         return (_balanced if kind == "balanced" else _layers)(sizes, int(count))
     raise ValueError(
-        f"unknown blocks {blocks!r}: expected 'paper', 'authors', 'whole', 'balanced:N', 'layers:N', Blocks(...) or "
-        "(groups, shared)."
+        f"unknown blocks {blocks!r}: expected 'paper', 'authors', 'balanced5', 'whole', 'balanced:N', 'layers:N', "
+        "Blocks(...) or (groups, shared)."
     )
 
 
@@ -154,16 +151,17 @@ def _from_groups(groups_and_shared, sizes: dict) -> Blocks:
         ) from None
     if len(groups) < 2:
         raise ValueError("0 blocks were given: the number of blocks N must be at least 1.")
-    chosen = [[name for entry in group for name in _expand(entry, sizes)] for group in groups]
-    flat = [name for group in chosen for name in group]
-    repeated = sorted({name for name in flat if flat.count(name) > 1})
-    missing = [name for name in sizes if name not in flat]
+    _check_slices([entry for group in groups for entry in group])
+    chosen = [[_expand(entry, sizes) for entry in group] for group in groups]
+    order = [name for group in chosen for names, _ in group for name in names]
+    repeated = sorted({name for name in order if order.count(name) > 1})
+    missing = [name for name in sizes if name not in order]
     if repeated:
         raise ValueError(f"the block list repeats {', '.join(repeated)}: every parameter belongs to exactly one block.")
     if missing:
         raise ValueError(f"the block list misses {', '.join(missing)}: every parameter belongs to exactly one block.")
-    *counts, d_s = [sum(sizes[name] for name in group) for group in chosen]
-    return Blocks(tuple(counts), d_s, tuple(flat))
+    *counts, d_s = [sum(count for _, count in group) for group in chosen]
+    return Blocks(tuple(counts), d_s, tuple(order))
 
 
 def _names(group) -> tuple[str, ...]:
@@ -172,14 +170,35 @@ def _names(group) -> tuple[str, ...]:
     return tuple(group)
 
 
-def _expand(entry: str, sizes: dict) -> list[str]:
-    names = [name for name in sizes if name == entry or name.startswith(f"{entry}.")]
+def _expand(entry: str, sizes: dict) -> tuple[list[str], int]:
+    """(parameters that begin with this entry of a block, its floats); a later slice of a layer begins none."""
+    layer, i, n = _slice(entry)
+    names = [name for name in sizes if name == layer or name.startswith(f"{layer}.")]
     if not names:
         raise ValueError(
-            f"the block list names {entry!r}, which is no parameter of the model: expected names among "
+            f"the block list names {layer!r}, which is no parameter of the model: expected names among "
             f"{', '.join(sizes)}."
         )
-    return names
+    d = sum(sizes[name] for name in names)
+    return names if i == 1 else [], d * i // n - d * (i - 1) // n
+
+
+def _slice(entry: str) -> tuple[str, int, int]:
+    """(layer, i, n) of "layer[i/n]"; an entry without brackets is the only slice of its layer."""
+    match = re.fullmatch(r"(.+)\[(\d+)/([1-9]\d*)\]", str(entry))
+    return (match[1], int(match[2]), int(match[3])) if match else (entry, 1, 1)
+
+
+def _check_slices(entries: list[str]) -> None:
+    """All slices of a layer, from the first to the last, one behind the other: the flat vector keeps it together."""
+    for place, entry in enumerate(entries):
+        layer, i, n = _slice(entry)
+        expected, first = [f"{layer}[{k}/{n}]" for k in range(1, n + 1)], max(place - i + 1, 0)
+        if entry != layer and (entry not in expected or entries[first : first + n] != expected):
+            raise ValueError(
+                f"the block list names {entry!r}: expected all slices of {layer} in order, from {expected[0]} to "
+                f"{expected[-1]}, with nothing between them."
+            )
 
 
 def _split_off_last_layer(sizes: dict) -> tuple[dict, int]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -12,12 +13,13 @@ from torch import Tensor
 
 from .algorithms import Algorithm, State
 from .blocks import Blocks, Slot, Slots
+from .codecs import Identity
 from .flat import Flat
 from .graphs import GraphedGradient
-from .local import LocalSGD
+from .local import Draws, LocalSGD
 from .machine import Machine
 from .problem import Problem, Training
-from .rng import global_rng
+from .rng import global_rng, numpy_rng
 
 EVALUATION_BATCH = 1000  # samples
 
@@ -70,6 +72,20 @@ class Engine:
         found = {i: result for chunk, together in zip(chunks, results) for i, result in zip(chunk, together)}
         return [found[i] for i in range(len(visits))]
 
+    def upload(self, slots: list[Slot], trained: list, seed: int, round: int) -> list[tuple[dict, State]]:
+        """(message, client state) of each client; what a codec draws is a function of (seed, round, client)."""
+        codec = self.algorithm.codec
+        if isinstance(codec, Identity):
+            return [
+                self.algorithm.upload(out, state, slot, codec.encode) for slot, (out, state, _) in zip(slots, trained)
+            ]
+
+        def one(slot: Slot, out: State, state: State) -> tuple[dict, State]:
+            encode = partial(codec.encode, rng=numpy_rng(seed, "compress", round, slot.client))
+            return self.algorithm.upload(out, state, slot, encode)
+
+        return self._map(lambda task: one(task[0], *task[1][:2]), zip(slots, trained))
+
     @torch.no_grad()
     def test(self, x: Tensor) -> tuple[float | None, float | None]:
         """(accuracy in percent, mean loss) on the test set; None where there is none."""
@@ -103,7 +119,8 @@ class Engine:
         with self._worker() as (flat, gradient), self._noise(seed, round, visits[0].slot.client):
             if not flat.module.training:
                 flat.module.train()
-            sgd = LocalSGD(self.problem, gradient, [*rows], all_rows, lr, training.weight_decay)
+            options = {"lr": lr, "weight_decay": training.weight_decay, "clip": training.clip}
+            sgd = LocalSGD(self.problem, gradient, [*rows], all_rows, **options, draws=self._draws(visits, seed, round))
             out, state = self.algorithm.train(down, state, slot, sgd)
         if one:
             return [(out, state, sgd.loss)]
@@ -111,6 +128,17 @@ class Engine:
             ({k: v[i] for k, v in out.items()}, {k: v[i].clone() for k, v in state.items()}, sgd.loss[i])
             for i in range(len(visits))
         ]
+
+    def _draws(self, visits: list[Visit], seed: int, round: int) -> Draws | None:
+        """What augmentation draws for these clients, a function of (seed, round, client)."""
+        if self.problem.augment is None:
+            return None
+        sizes = [len(visits[0].samples), *map(len, visits[0].batches)]
+        shape = sum(sizes), self.problem.augment.DRAWS
+        found = [numpy_rng(seed, "augment", round, v.slot.client).random(shape, np.float32) for v in visits]
+        draws = torch.from_numpy(found[0] if len(visits) == 1 else np.stack(found)).to(self.problem.device)
+        samples, *steps = draws.split(sizes, -2)
+        return Draws(samples, steps)
 
     @torch.no_grad()
     def _test(self, x: Tensor, inputs: Tensor, targets: Tensor) -> tuple[int, float]:

@@ -22,8 +22,10 @@ from .problem import resolve_device
 from .results import Result, to_record
 from .runs import Run
 from .simulate import Trajectory, simulate
+from .states import MappedStates
 
 LONG = 20  # seconds from which a grid says beforehand how long it will take
+CHECKPOINT_SHARE = 20  # times what the last checkpoint took must pass before the next one
 
 
 def run_grid(runs: list[Run], device: str = "auto", jobs: int | None = None) -> list[Result]:
@@ -142,30 +144,45 @@ def _play(run: Run, machine: Machine, device: str) -> dict:
     state = records.read_checkpoint(checkpoint, run.key, device) if _fresh(checkpoint) else None
     before = state["seconds"] if state else 0.0
     started = saved = time.monotonic()
+    took = 0.0
 
     def save(t: Trajectory) -> None:
-        nonlocal saved
-        if time.monotonic() - saved >= every:
-            seconds = before + time.monotonic() - started
-            records.write_checkpoint(checkpoint, {"key": run.key, "seconds": seconds, **_pack(t)})
+        nonlocal saved, took
+        begun = time.monotonic()
+        if begun - saved >= max(every, CHECKPOINT_SHARE * took):
+            records.write_checkpoint(checkpoint, {"key": run.key, "seconds": before + begun - started, **_pack(t)})
             saved = time.monotonic()
+            took = saved - begun
 
-    resume = _unpack(state) if state else None
-    problem = run.task.problem(run.seed, device)
-    t = simulate(problem, run.algorithm, run.task, run.seed, machine=machine, resume=resume, on_round=save)
+    states = run.path.with_suffix(".states")
+    resume = _unpack(state, states, device) if state else None
+    if resume is None:
+        before = 0.0
+    hooks = {"machine": machine, "resume": resume, "states": states, "on_round": save}
+    t = simulate(run.task.problem(run.seed, device), run.algorithm, run.task, run.seed, **hooks)
     record = to_record(run, t, before + time.monotonic() - started, device)
     records.write_record(run.path, record)
     checkpoint.unlink(missing_ok=True)
+    if isinstance(t.clients, MappedStates):
+        t.clients.close(delete=True)
     return record
 
 
 def _pack(t: Trajectory) -> dict:
     fields = {f.name: getattr(t, f.name) for f in dataclasses.fields(t)}
-    return {**fields, "blocks": dataclasses.asdict(t.blocks), "ledger": t.ledger.rows}
+    clients = {"snapshot": t.clients.snapshot()} if isinstance(t.clients, MappedStates) else t.clients
+    return {**fields, "clients": clients, "blocks": dataclasses.asdict(t.blocks), "ledger": t.ledger.rows}
 
 
-def _unpack(state: dict) -> Trajectory:
+def _unpack(state: dict, folder: Path, device: str) -> Trajectory | None:
+    """The trajectory of a checkpoint; None, with a warning, where files of client states that it needs are gone."""
     fields = {f.name: state[f.name] for f in dataclasses.fields(Trajectory)}
+    if "snapshot" in fields["clients"]:
+        try:
+            fields["clients"] = MappedStates.restore(folder, fields["clients"]["snapshot"], device)
+        except ValueError as error:
+            warnings.warn(f"{error} The run is computed again.", stacklevel=2)
+            return None
     return Trajectory(**{**fields, "blocks": blocks.Blocks(**state["blocks"]), "ledger": Ledger(state["ledger"])})
 
 

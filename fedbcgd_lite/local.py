@@ -1,4 +1,4 @@
-"""Local SGD of a client: y <- y - eta mask * (gradient + wd y + correction(y, batch)), T times."""
+"""Local SGD of a client: y <- y - eta clip(mask * (gradient + wd y + correction(y, batch))), T times."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,6 +7,14 @@ import torch
 from torch import Tensor
 
 from .problem import Batch, Problem
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Uniform numbers in [0, 1) for the augmentation of one client in one round, a few for each sample."""
+
+    samples: Tensor  # (n, k) for the samples that the client holds
+    steps: list[Tensor]  # T tensors (B, k) for its mini-batches
 
 
 @dataclass
@@ -23,6 +31,8 @@ class LocalSGD:
     all_rows: Tensor  # (n,) the rows that the client holds
     lr: float  # eta_r
     weight_decay: float = 0.0
+    clip: float | None = None  # largest norm of a step divided by eta, the same for every method
+    draws: Draws | None = None  # what augmentation draws, where there is any
     loss: Tensor | None = field(default=None, init=False)  # mean mini-batch loss along the last call; a measurement
 
     @property
@@ -34,14 +44,16 @@ class LocalSGD:
         """y after T steps from x. mask (d,): what trains; correction(y, batch) (d,): added to the gradient."""
         y = x.expand(*self.all_rows.shape[:-1], -1).clone()
         losses = []
-        for rows in self.rows:
-            batch = self.problem.batch(rows)
+        for t, rows in enumerate(self.rows):
+            batch = self.problem.batch(rows, self.draws and self.draws.steps[t])
             g, loss = self.gradient_of(y, *batch)
             g.add_(y, alpha=self.weight_decay)
             if correction is not None:
                 g += correction(y, batch)
             if mask is not None:
                 g *= mask
+            if self.clip is not None:
+                g *= (self.clip / g.norm(dim=-1, keepdim=True)).clamp(max=1)
             y.add_(g, alpha=-self.lr)
             losses.append(loss)
         self.loss = torch.stack(losses).mean(0)
@@ -52,5 +64,14 @@ class LocalSGD:
         return self.gradient_of(x.expand(*self.all_rows.shape[:-1], -1), *batch)[0]
 
     def full_gradient(self, x: Tensor) -> Tensor:
-        """Gradient (d,) of the client's whole objective f_i at x, weight decay not included."""
-        return self.gradient(x, self.problem.batch(self.all_rows))
+        """Gradient (d,) of the client's whole objective f_i at x, weight decay not included.
+
+        Formed in pieces of the size of a mini-batch, so that it needs no more memory than a step. Where images are
+        augmented, each sample is drawn once more, so that its expectation is that of a mini-batch's gradient.
+        """
+        n = self.all_rows.shape[-1]
+        size = max(rows.shape[-1] for rows in self.rows)
+        rows = self.all_rows.split(size, -1)
+        draws = self.draws.samples.split(size, -2) if self.draws else [None] * len(rows)
+        pieces = zip(rows, draws)
+        return sum(self.gradient(x, self.problem.batch(r, u)) * (r.shape[-1] / n) for r, u in pieces)

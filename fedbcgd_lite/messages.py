@@ -1,10 +1,7 @@
-"""What travels: payloads that know their own size, and the server's mail.
+"""What travels: messages, and the server's mail.
 
-A *message* is a dict of payloads. A *payload* has `.bits` and `.floats` (its cost, read off the tensors it holds) and
-`.decode()` (the tensor that the receiver reconstructs). Client numbers and block numbers are not counted.
-
-`Dense` is the only payload so far. `Sparse` (values and indices) and `Quantized` (levels, signs and a norm per bucket)
-fit the same three names: their `.bits` come from the packed tensors, and `.floats` is bits / 32.
+A *message* is a dict of payloads (payloads.py); the server gets it decoded, as a `Letter`. Client numbers and block
+numbers are not counted.
 """
 
 from collections.abc import Iterator
@@ -13,26 +10,6 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from .blocks import Slot
-
-
-@dataclass(frozen=True)
-class Dense:
-    """A tensor sent as it is."""
-
-    values: Tensor
-
-    @property
-    def floats(self) -> int:
-        """Numbers sent."""
-        return self.values.numel()
-
-    @property
-    def bits(self) -> int:
-        """Bits sent: numbers times bits of their type."""
-        return self.values.numel() * self.values.element_size() * 8
-
-    def decode(self) -> Tensor:
-        return self.values
 
 
 @dataclass(frozen=True)
@@ -51,20 +28,29 @@ class Mail:
 
     def mean(self, key: str) -> Tensor:
         """(1/S) sum_i content_i[key] over the clients that sent it."""
-        return _mean([letter.content[key] for letter in self.letters])
+        return self.sum(key) / len(self.letters)
+
+    def sum(self, key: str) -> Tensor:
+        """sum_i content_i[key] over the clients of the round."""
+        return _sum([letter.content[key] for letter in self.letters])
+
+    def by_cut(self, key: str) -> Iterator[tuple[str, slice, list[Tensor]]]:
+        """("block" or "shared", cut, what the clients sent of it *in this round*) for each cut that somebody sent."""
+        sent: dict[tuple[int, int, str], list[Tensor]] = {}
+        for letter in self.letters:
+            for part, cut in letter.slot.cuts:
+                sent.setdefault((cut.start, cut.stop, part), []).append(letter.content[f"{key}.{part}"])
+        for (start, stop, part), pieces in sorted(sent.items(), key=lambda item: item[0]):
+            yield part, slice(start, stop), pieces
 
     def block_means(self, key: str) -> Iterator[tuple[slice, Tensor]]:
         """Each cut that somebody sent, with the mean over the clients that sent it *in this round*.
 
         That is K clients for a block and S for the shared one. A block that nobody sent does not appear.
         """
-        sent: dict[tuple[int, int], list[Tensor]] = {}
-        for letter in self.letters:
-            for part, cut in letter.slot.cuts:
-                sent.setdefault((cut.start, cut.stop), []).append(letter.content[f"{key}.{part}"])
-        for (start, stop), pieces in sorted(sent.items(), key=lambda item: item[0]):
-            yield slice(start, stop), _mean(pieces)
+        for _, cut, pieces in self.by_cut(key):
+            yield cut, _sum(pieces) / len(pieces)
 
 
-def _mean(pieces: list[Tensor]) -> Tensor:
-    return sum(pieces[1:], pieces[0]) / len(pieces)
+def _sum(pieces: list[Tensor]) -> Tensor:
+    return sum(pieces[1:], pieces[0])

@@ -4,7 +4,7 @@ import copy
 import re
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from .rng import global_rng
 
 Batch = tuple[Tensor, Tensor]  # (inputs (B, ...), targets (B, ...))
 PRECISIONS = ("full", "tf32", "bf16")
+LATER = {"later": True}  # of a field that came after records were kept: at its default it is no part of a run's key
 
 
 def _unchanged(inputs: Tensor) -> Tensor:
@@ -42,13 +43,14 @@ class Training:
     weight_decay: float = 1e-3
     eval_every_d: float = 0.5  # units of d
     precision: str = "full"  # of the matrix products while training: the model's own, "tf32" (on a GPU) or "bf16"
+    clip: float | None = field(default=None, metadata=LATER)  # largest norm of a local step divided by lr
 
     def __post_init__(self):
         for name in ("rounds", "clients_per_round", "local_epochs", "batch_size"):
             if name != "rounds" or self.rounds is not None:
                 checks.whole(name, getattr(self, name), at_least=1)
-        for name in ("lr", "lr_decay", "budget_d"):
-            if name != "budget_d" or self.budget_d is not None:
+        for name in ("lr", "lr_decay", "budget_d", "clip"):
+            if name not in ("budget_d", "clip") or getattr(self, name) is not None:
                 checks.number(name, getattr(self, name), lambda value: value > 0, "above 0")
         for name in ("weight_decay", "eval_every_d"):
             checks.number(name, getattr(self, name), lambda value: value >= 0, "of at least 0")
@@ -65,6 +67,8 @@ class Problem:
     f_i is the mean loss over the samples of client i; clients weigh the same whatever they hold.
     train, test: pairs (inputs (n, ...), targets (n, ...)); `data.tensors` makes one of a torch or torchvision data set.
     transform: what a batch of inputs goes through before the model sees it, such as the normalisation of bytes.
+    augment(inputs (B, ...), draws (B, k)): what a training batch goes through before that, a pure function of uniform
+    numbers, `augment.DRAWS` = k of them for each sample (augment.py has one for images).
     clients: one array of sample indices per client. loss(output, targets): a mean over the batch.
     Accuracy is reported where the targets are classes.
     """
@@ -76,6 +80,7 @@ class Problem:
     loss: Callable = F.cross_entropy
     device: str = "cpu"
     transform: Callable[[Tensor], Tensor] = _unchanged
+    augment: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def __post_init__(self):
         self.device = resolve_device(self.device)
@@ -99,9 +104,11 @@ class Problem:
         """The clients that can be sampled: those that hold at least one sample."""
         return np.flatnonzero([len(client) for client in self.clients])
 
-    def batch(self, rows: Tensor) -> Batch:
-        """The training samples at rows (..., B), ready for the model."""
+    def batch(self, rows: Tensor, draws: Tensor | None = None) -> Batch:
+        """The training samples at rows (..., B), ready for the model; augmented where draws (..., B, k) are given."""
         inputs, targets = (part.index_select(0, rows.flatten()) for part in self.train)
+        if draws is not None:
+            inputs = self.augment(inputs, draws.flatten(0, -2))
         inputs = self.transform(inputs)
         return inputs.reshape(*rows.shape, *inputs.shape[1:]), targets.reshape(*rows.shape, *targets.shape[1:])
 

@@ -11,7 +11,17 @@ import numpy as np
 import torch
 
 # Numbers are for ever: a stream that goes never shifts another.
-STREAMS = {"init": 0, "partition": 1, "validation": 2, "select": 3, "batches": 4, "noise": 5, "draw": 7}
+STREAMS = {
+    "init": 0,
+    "partition": 1,
+    "validation": 2,
+    "select": 3,
+    "batches": 4,
+    "noise": 5,
+    "draw": 7,
+    "augment": 8,
+    "compress": 9,
+}
 
 
 def _sequence(seed: int, stream: str, round: int, client: int) -> np.random.SeedSequence:

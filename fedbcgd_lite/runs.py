@@ -5,13 +5,15 @@ import dataclasses
 import itertools
 import os
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from . import algorithms, blocks, checks, data, models, records
+from . import algorithms, blocks, checks, codecs, data, models, partitioners, records
 from .algorithms import Algorithm
-from .problem import Problem, Training
+from .augment import Resize
+from .problem import LATER, Problem, Training
 from .rng import global_rng
 
 
@@ -24,18 +26,21 @@ class Task(Training):
     model: str = "lenet5"
     width: int = 64
     n_clients: int = 100  # M
-    partition: object = field(default=data.Dirichlet(0.6))
+    partition: object = field(default=partitioners.Dirichlet(0.6))
     validation: float = 0.0  # part of the training set to hold out and to evaluate on, in the place of the test set
+    augment: bool = field(default=False, metadata=LATER)  # random crops and flips while training, as suits the data set
+    resize: int | None = field(default=None, metadata=LATER)  # pixels of the shorter side that images are scaled to
+    crop: int | None = field(default=None, metadata=LATER)  # pixels of the square that is cut from their middle
 
     def __post_init__(self):
         super().__post_init__()
         data.check_name(self.dataset)
         if self.model not in models.MODELS:
             raise ValueError(f"unknown model {self.model!r}: expected one of {', '.join(models.MODELS)}.")
-        if not isinstance(self.partition, data.PARTITIONS):
+        if not isinstance(self.partition, partitioners.PARTITIONS):
             raise ValueError(
                 f"partition = {self.partition!r} was given: expected "
-                f"{', '.join(kind.__name__ for kind in data.PARTITIONS)}."
+                f"{', '.join(kind.__name__ for kind in partitioners.PARTITIONS)}."
             )
         checks.whole("n_clients", self.n_clients, at_least=1)
         checks.whole("width", self.width, at_least=1)
@@ -44,6 +49,10 @@ class Task(Training):
                 f"clients_per_round = {self.clients_per_round} was given: expected 1 to {self.n_clients}, the number "
                 "of clients."
             )
+        if (self.resize is None) != (self.crop is None):
+            raise ValueError(f"resize = {self.resize} and crop = {self.crop} were given: expected both or neither.")
+        if self.crop is not None:
+            Resize(self.resize, self.crop)  # refuses what does not fit
         checks.number("validation", self.validation, lambda value: 0 <= value < 1, "in [0, 1), a part of the whole")
 
     def problem(self, seed: int, device: str = "cpu") -> Problem:
@@ -51,11 +60,22 @@ class Task(Training):
         loaded = data.load(self.dataset)
         if self.validation:
             loaded = data.hold_out(loaded, self.validation, seed)
+        channels, *pixels = loaded.x_train.shape[1:]
+        image = (channels, self.crop, self.crop) if self.crop else (channels, *pixels)
         with global_rng(seed, "init"):  # the one place where modules are built
-            module = models.MODELS[self.model](tuple(loaded.x_train.shape[1:]), loaded.n_classes, self.width)
+            module = models.MODELS[self.model](image, loaded.n_classes, self.width)
         clients = self.partition.split(loaded.y_train.numpy(), self.n_clients, seed)
         train, test = (loaded.x_train, loaded.y_train), (loaded.x_test, loaded.y_test)
-        return Problem(module, train, clients, test, device=device, transform=loaded.normalise.to(device))
+        steps = [loaded.normalise.to(device), *([Resize(self.resize, self.crop)] if self.crop else [])]
+        augment = data.augmentation(self.dataset) if self.augment else None
+        transform = steps[0] if len(steps) == 1 else partial(_through, steps)
+        return Problem(module, train, clients, test, device=device, transform=transform, augment=augment)
+
+
+def _through(steps: list, images):
+    for step in steps:
+        images = step(images)
+    return images
 
 
 FLOATS = (float, float | None)
@@ -139,9 +159,13 @@ def _check_fields(given: dict, known: list[str], caller: str) -> None:
 
 
 def to_plain(value):
-    """Nested dataclasses as JSON values, each with the name of its class; 1 in a field of floats is 1.0."""
+    """Nested dataclasses as JSON values, each with the name of its class; 1 in a field of floats is 1.0.
+
+    A field that came later (problem.LATER) is left out at its default, so that older runs keep their keys.
+    """
     if dataclasses.is_dataclass(value):
-        fields = {f.name: (f.type, getattr(value, f.name)) for f in dataclasses.fields(value)}
+        all_fields = [(f, getattr(value, f.name)) for f in dataclasses.fields(value)]
+        fields = {f.name: (f.type, v) for f, v in all_fields if not (f.metadata.get("later") and v == f.default)}
         plain = {
             name: float(v) if kind in FLOATS and v is not None else to_plain(v) for name, (kind, v) in fields.items()
         }
@@ -154,7 +178,7 @@ def to_plain(value):
 def from_plain(value):
     """The inverse of to_plain."""
     if isinstance(value, dict):
-        kinds = {"Run": Run, "Task": Task, **vars(algorithms), **vars(blocks), **vars(data)}
+        kinds = {"Run": Run, "Task": Task, **vars(algorithms), **vars(codecs), **vars(blocks), **vars(partitioners)}
         return kinds[value["class"]](**{name: from_plain(item) for name, item in value.items() if name != "class"})
     return tuple(map(from_plain, value)) if isinstance(value, list) else value
 

@@ -1,7 +1,9 @@
 """The only loop over rounds: select clients, deal them to blocks, train, count what is sent, aggregate, evaluate."""
 
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,9 +17,11 @@ from .data import batch_plan
 from .engine import Engine, Visit
 from .ledger import Ledger
 from .machine import Machine, settings
-from .messages import Dense, Letter, Mail
+from .messages import Letter, Mail
+from .payloads import Dense
 from .problem import Problem, Training
 from .rng import numpy_rng
+from .states import MappedStates, too_large
 
 
 @dataclass
@@ -27,7 +31,7 @@ class Trajectory:
     blocks: Blocks
     server: State
     round: int = 0  # rounds completed
-    clients: dict[int, State] = field(default_factory=dict)  # states of the clients that have one
+    clients: MutableMapping[int, State] = field(default_factory=dict)  # states of the clients that have one
     ledger: Ledger = field(default_factory=Ledger)
     rows: list[dict] = field(default_factory=list)  # one dict an evaluation
     upload_floats: float = 0.0  # per participating client, since the start
@@ -68,6 +72,7 @@ def simulate(
     *,
     machine: Machine | None = None,
     resume: Trajectory | None = None,
+    states: Path | None = None,
     on_round: Callable[[Trajectory], None] = lambda trajectory: None,
     select: Callable = select,
     plan: Callable = plan,
@@ -77,8 +82,9 @@ def simulate(
 
     `fields` are those of `Training`; they change `training` where it is given. on_round is called after every round;
     select and plan replace the sampling of clients and of mini-batches. machine: how clients are trained (default: the
-    fastest way here, from a short measurement that is kept). The result is a pure function of (problem, algorithm,
-    training, seed), wherever it was interrupted and resumed, and up to rounding of the machine's `chunk`.
+    fastest way here, from a short measurement that is kept). states: a folder for client states that exceed half of the
+    memory (default: a temporary one, removed with the trajectory). The result is a pure function of (problem,
+    algorithm, training, seed), wherever it was interrupted and resumed, and up to rounding of the machine's `chunk`.
     """
     unknown = [name for name in fields if name not in Training.__dataclass_fields__]
     if unknown:
@@ -96,7 +102,7 @@ def simulate(
         Engine(problem, algorithm, blocks, training, machine) as engine,
     ):
         loop = _Loop(engine, blocks, seed, select, plan)
-        trajectory = loop.resumed(resume) if resume else loop.start()
+        trajectory = loop.resumed(resume) if resume else loop.start(states)
         while not loop.finished(trajectory):
             loop.play(trajectory)
             if trajectory.diverged is None and loop.evaluation_due(trajectory):
@@ -127,11 +133,20 @@ class _Loop:
             )
         self.server, self.blank = algorithm.init(engine.x0.clone(), len(self.clients))
 
-    def start(self) -> Trajectory:
+    def start(self, states: Path | None) -> Trajectory:
         """The state before the first round, evaluated."""
-        trajectory = Trajectory(self.blocks, self.server)
+        trajectory = Trajectory(self.blocks, self.server, clients=self.client_states(states))
         self.evaluate(trajectory)
         return trajectory
+
+    def client_states(self, folder: Path | None) -> MutableMapping[int, State]:
+        """A dict, or files where the states of all clients are too large for memory."""
+        if not too_large(len(self.clients), self.blank):
+            return {}
+        temporary = None if folder else tempfile.TemporaryDirectory(prefix="fedbcgd-states-")
+        states = MappedStates(folder or temporary.name, len(self.clients), self.blank)
+        states.temporary = temporary  # lives as long as they do
+        return states
 
     def resumed(self, t: Trajectory) -> Trajectory:
         """A trajectory to go on with; it must have been made with the same blocks."""
@@ -158,7 +173,8 @@ class _Loop:
         slots = self.select(self.holders, self.S, self.blocks, self.seed, t.round)
         trained = self.engine.train(t.server, [self.visit(t, slot) for slot in slots], self.seed, t.round)
         sent = Ledger()
-        letters = [self.post(t, slot, out, state, sent) for slot, (out, state, _) in zip(slots, trained)]
+        uploads = self.engine.upload(slots, trained, self.seed, t.round)
+        letters = [self.post(t, slot, message, state, sent) for slot, (message, state) in zip(slots, uploads)]
         server = self.algorithm.aggregate(t.server, Mail(letters))
         if not _finite(server):
             broken = [letter.slot.client for letter in letters if not _finite(letter.content)]
@@ -175,9 +191,8 @@ class _Loop:
         batches = self.plan(samples, self.training, self.seed, t.round, slot.client)
         return Visit(slot, t.clients.get(slot.client, self.blank), samples, batches)
 
-    def post(self, t: Trajectory, slot: Slot, out: State, state: State, sent: Ledger) -> Letter:
+    def post(self, t: Trajectory, slot: Slot, message: dict, state: State, sent: Ledger) -> Letter:
         """A client's upload, entered into the ledger with its download; its state is kept."""
-        message, state = self.algorithm.upload(out, state, slot, Dense)
         if state:
             t.clients[slot.client] = state
         if not self.algorithm.pooled:

@@ -7,7 +7,23 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedbcgd_lite import CentralisedSGD, FedAvg, FedAvgM, FedBCGD, Problem, Training, simulate
+from fedbcgd_lite import (
+    QSGD,
+    CentralisedSGD,
+    Compressed,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedBCGD,
+    FedBCGDPlus,
+    FedBCGDPlusScript,
+    FedDC,
+    Problem,
+    Scaffold,
+    TopK,
+    Training,
+    simulate,
+)
 from fedbcgd_lite.flat import Flat
 from fedbcgd_lite.local import LocalSGD
 from fedbcgd_lite.rng import global_rng
@@ -21,6 +37,26 @@ METHODS = {
     "FedBCGD N=6": FedBCGD("balanced:6"),  # exceeds S = 4
     "FedBCGD freezing": FedBCGD("balanced:2", freeze=True, momentum=0),
     "FedBCGD no shared": FedBCGD("layers:2", shared=False),
+    "FedAdam": FedAdam(),
+    "FedAdam corrected": FedAdam(bias_correction=True),
+    "SCAFFOLD option 1": Scaffold(option=1),
+    "SCAFFOLD option 2": Scaffold(option=2),
+    "FedDC": FedDC(),
+    "FedBCGD+": FedBCGDPlus("balanced:2"),
+    "FedBCGD+ N=3": FedBCGDPlus("balanced:3"),
+    "FedBCGD+ N=6": FedBCGDPlus("balanced:6", option=2),
+    "FedBCGD+ no SVRG": FedBCGDPlus("balanced:2", svrg=False),
+    "FedBCGD+ option 2, no SVRG": FedBCGDPlus("balanced:2", option=2, svrg=False),
+    "FedBCGD+ as printed": FedBCGDPlus("balanced:2", sign=-1, shared_factor=0.5, block_factor=2, full=True),
+    "FedBCGD+ script": FedBCGDPlusScript("balanced:2"),
+    "top-k": Compressed(FedAvg(), TopK(0.3)),
+    "top-k without feedback": Compressed(FedAvg(), TopK(5, error_feedback=False)),
+    "top-k FedBCGD": Compressed(FedBCGD("balanced:2"), TopK(0.3)),
+    "FedPAQ": Compressed(FedAvg(), QSGD()),
+    "QSGD+FedBCGD": Compressed(FedBCGD("balanced:2"), QSGD(7, 16)),
+    "QSGD+FedBCGD+": Compressed(FedBCGDPlus("balanced:2"), QSGD(7, 16)),
+    "QSGD+SCAFFOLD": Compressed(Scaffold(), QSGD(7, 16)),
+    "top-k FedDC": Compressed(FedDC(), TopK(0.3)),
 }
 
 

@@ -11,7 +11,8 @@ from torch import nn
 from fedbcgd_lite import Blocks, FedAvg, FedBCGD
 from fedbcgd_lite.blocks import partition
 from fedbcgd_lite.flat import Flat
-from fedbcgd_lite.models import LeNet5, LogisticRegression
+from fedbcgd_lite.models import MODELS, VGG19, LeNet5, LogisticRegression, ResNet18, VGG11Table8, ViTSmall
+from fedbcgd_lite.paper_blocks import PAPER
 from fedbcgd_lite.simulate import select
 
 
@@ -35,11 +36,20 @@ LENET = LeNet5((1, 28, 28), 10, width=4)
 PARTITIONS = {
     "LeNet, Table 7": (LENET, "paper"),
     "LeNet, the authors' script": (LENET, "authors"),
+    "LeNet, nearly equal": (LENET, "balanced5"),
     "LeNet, whole": (LENET, "whole"),
     "LeNet, balanced": (LENET, "balanced:7"),
     "LeNet, layers": (LENET, "layers:3"),
     "LeNet, groups": (LENET, ((("fc2", "conv1.bias"), ("conv2", "fc1"), ("fc3",)), ("conv1.weight",))),
     "LeNet, nothing shared": (LENET, ((("fc2", "conv1"), ("conv2", "fc1"), ("fc3",)), ())),
+    "LeNet, slices": (
+        LENET,
+        ((("fc2", "fc1[1/4]"), ("fc1[2/4]", "fc1[3/4]"), ("fc1[4/4]", "conv2")), ("fc3", "conv1")),
+    ),
+    "VGG-11, Table 8": (VGG11Table8((1, 28, 28), 10, width=2), "paper"),
+    "VGG-19, Table 10": (VGG19((1, 28, 28), 10, width=2), "paper"),
+    "ResNet-18, Table 9": (ResNet18((1, 28, 28), 10, width=2), "paper"),
+    "ViT, by layers": (ViTSmall((1, 28, 28), 10, width=4), "paper"),
     "odd, balanced": (Odd(), "balanced:4"),
     "odd, layers": (Odd(), "layers:3"),
     "odd, whole": (Odd(), "whole"),
@@ -108,6 +118,79 @@ def test_balanced_blocks_differ_by_one_float_at_most(n_blocks):
     blocks = partition(Odd(), f"balanced:{n_blocks}")
     assert blocks.n_blocks == n_blocks and blocks.shared == 12
     assert max(blocks.sizes) - min(blocks.sizes) <= 1 and min(blocks.sizes) > 0
+
+
+@pytest.mark.parametrize("model", [name for name in MODELS if name != "vit_base_pretrained"])
+def test_every_model_can_be_cut_in_one_to_twenty_equal_blocks(model):
+    """The paper's Figure 4 varies N from 1 to 20: the largest upload is then the mean one, up to one float."""
+    with torch.device("meta"):
+        module = MODELS[model]((3, 224, 224) if model == "vit_base" else (3, 32, 32), 100, 64)
+    d = sum(p.numel() for p in module.parameters())
+    for n_blocks in range(1, 21):
+        blocks = partition(module, f"balanced:{n_blocks}")
+        assert (blocks.n_blocks, blocks.d) == (n_blocks, d) and max(blocks.sizes) - min(blocks.sizes) <= 1
+        assert blocks.max_upload_d == pytest.approx(blocks.mean_upload_d, abs=1 / d)
+
+
+def test_slices_cut_a_layer_row_after_row():
+    """fc1[1/3] holds the first third of the rows of fc1 (its biases stand behind all rows, in the last slice)."""
+    layers = "conv1 conv2 fc2".split()
+    blocks = partition(LENET, (([*layers, "fc1[1/3]"], ["fc1[2/3]"], ["fc1[3/3]"]), ["fc3"]))
+    x = Flat(LENET, blocks, nn.functional.cross_entropy).x0
+    layer = torch.cat([LENET.fc1.weight.flatten(), LENET.fc1.bias])  # (1560,)
+    before = sum(p.numel() for name in layers for p in LENET.get_submodule(name).parameters())
+    assert blocks.sizes == (before + 520, 520, 520)
+    assert torch.equal(x[before : before + 520], layer[:520])
+    assert torch.equal(x[blocks.slot(0, 1).cuts[0][1]], layer[520:1040])
+    assert torch.equal(x[blocks.slot(0, 2).cuts[0][1]], layer[1040:])
+
+
+@pytest.mark.parametrize("n", [1, 7, 1560])
+def test_slices_differ_by_one_float_at_most(n):
+    """A layer is cut in n equal parts, or in parts of k and k + 1 floats."""
+    slices = [(f"fc1[{i}/{n}]",) for i in range(1, n + 1)]
+    blocks = partition(LENET, ((("conv1", "conv2", "fc2"), *slices), ("fc3",)))
+    assert sum(blocks.sizes[1:]) == 1560 and max(blocks.sizes[1:]) - min(blocks.sizes[1:]) <= 1
+
+
+SLICES = {
+    "in the wrong order": ["fc1[2/3]", "fc1[1/3]", "fc1[3/3]"],
+    "one missing": ["fc1[1/3]", "fc1[3/3]"],
+    "the last one missing": ["fc1[1/3]", "fc1[2/3]"],
+    "the first one missing": ["fc1[2/3]", "fc1[3/3]"],
+    "one twice": ["fc1[1/2]", "fc1[1/2]", "fc1[2/2]"],
+    "counted from 0": ["fc1[0/2]", "fc1[1/2]"],
+    "one too many": ["fc1[1/1]", "fc1[2/1]"],
+    "of two kinds": ["fc1[1/3]", "fc1[2/2]", "fc1[3/3]"],
+}
+
+
+@pytest.mark.parametrize("entries", SLICES.values(), ids=SLICES.keys())
+def test_slices_that_do_not_make_up_the_layer_are_refused(entries):
+    """All slices of a layer, in order, with nothing between them; the sentence shows what was meant."""
+    with pytest.raises(ValueError, match=r"names 'fc1\[\d/\d\]': expected all slices of fc1 in order, from fc1\[1/"):
+        partition(LENET, ((("conv1",), *((entry,) for entry in entries), ("conv2", "fc2")), ("fc3",)))
+
+
+def test_slices_beside_the_whole_layer_are_refused():
+    """Each parameter belongs to exactly one block, cut or not."""
+    with pytest.raises(ValueError, match="repeats fc1.bias, fc1.weight"):
+        partition(LENET, ((("conv1", "fc1[1/2]"), ("fc1[2/2]", "conv2"), ("fc1", "fc2")), ("fc3",)))
+    with pytest.raises(ValueError, match=r"names 'fc1\[1/0\]', which is no parameter"):
+        partition(LENET, ((("conv1", "fc1[1/0]"),), ("fc3",)))
+
+
+def test_a_partition_of_another_model_is_refused():
+    """By its names, by its number of floats, or because nothing is known under that word."""
+    vgg = VGG11Table8((1, 28, 28), 10, width=2)
+    with pytest.raises(ValueError, match="names 'fc1', which is no parameter of the model"):
+        partition(LogisticRegression((1, 2, 2), 3), ((("fc1",),), ("fc2",)))
+    with pytest.raises(ValueError, match="misses conv3.weight"):
+        partition(vgg, PAPER["LeNet5", "paper"])
+    with pytest.raises(ValueError, match="but VGG11Table8 has"):
+        partition(vgg, partition(LENET, "paper"))
+    with pytest.raises(ValueError, match="no 'balanced5' partition is known for VGG11Table8"):
+        partition(vgg, "balanced5")
 
 
 TOWERS = np.random.default_rng(0).integers(2, 30, (20, 7)).tolist()  # sizes of six layers and the last one

@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers import METHODS, run, toy
 
-from fedbcgd_lite import Blocks, CentralisedSGD, FedAvg, FedAvgM, FedBCGD, Problem, simulate
+from fedbcgd_lite import Blocks, CentralisedSGD, Compressed, FedAvg, FedAvgM, FedBCGD, Problem, simulate
 from fedbcgd_lite.blocks import partition
 from fedbcgd_lite.models import LeNet5
 from fedbcgd_lite.rng import global_rng
@@ -115,19 +115,21 @@ every_federated = pytest.mark.parametrize("algorithm", federated.values(), ids=f
 
 
 @every_federated
-def test_each_client_downloads_d_floats(algorithm):
-    """The server sends x, and nothing else, to every client of a round (the paper, Section 3.1)."""
+def test_each_client_downloads_x_and_what_the_method_broadcasts(algorithm):
+    """The server sends x, and c or g where clients are corrected, whole and to every client of a round."""
     ledger = run(toy(), algorithm, rounds=1).ledger
     down = [row for row in ledger.rows if row[3] == "down"]
-    assert [(key, floats) for *_, key, floats, _ in down] == [("x", 64)] * 4
+    assert [(key, floats) for *_, key, floats, _ in down] == [(key, 64) for key in algorithm.broadcast] * 4
 
 
 @every_federated
 @pytest.mark.parametrize("dtype, bits", [(torch.float32, 32), (torch.float64, 64)], ids=str)
 def test_bits_are_those_of_the_type_that_is_sent(algorithm, dtype, bits):
-    """A float costs 32 bits in single and 64 in double precision, both ways."""
+    """A float costs 32 bits in single and 64 in double precision, both ways; packed bits are counted by 32."""
     ledger = run(toy(dtype=dtype), algorithm, rounds=1).ledger
-    assert ledger.rows and [row for row in ledger.rows if row[-1] != bits * row[-2]] == []
+    for *_, direction, _, floats, sent in ledger.rows:
+        packed = direction == "up" and isinstance(algorithm, Compressed)
+        assert sent == floats * (32 if packed else bits)
 
 
 @every_federated

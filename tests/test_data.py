@@ -1,20 +1,17 @@
 """Partitions, mini-batches, the embedded data set, and a task's problem."""
 
 import gzip
-import re
-import shutil
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import fedbcgd_lite as fb
 from fedbcgd_lite import data
-from fedbcgd_lite.data import Dirichlet, DirichletDraws
 from fedbcgd_lite.datasets import draw_fmnist12k
+from fedbcgd_lite.partitioners import Dirichlet, DirichletDraws
 from fedbcgd_lite.rng import numpy_rng
 
 ORIGINALS = Path("/usr/share/datasets/fashion-mnist")
@@ -371,72 +368,3 @@ def test_validation_evaluates_on_held_out_training_images(fmnist):
         image.numpy().tobytes() for image in fmnist.x_train
     )
     assert sorted(np.concatenate(problem.clients)) == list(range(9000))
-
-
-# --- image folders --------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """FEDBCGD_DATA/pets: two classes, three training images and one test image each, 6 x 5 pixels, one grey."""
-    monkeypatch.setenv("FEDBCGD_DATA", str(tmp_path))
-    data.load.cache_clear()
-    for part, number in (("train", 3), ("test", 1)):
-        for label, name in enumerate(("cat", "dog")):
-            (tmp_path / "pets" / part / name).mkdir(parents=True)
-            for i in range(number):
-                pixels = np.full((5, 6, 3), 100 * label + i, np.uint8)
-                image = Image.fromarray(pixels[..., 0] if i == 2 else pixels)
-                image.save(tmp_path / "pets" / part / name / f"{i}.png")
-    yield tmp_path / "pets"
-    data.load.cache_clear()
-
-
-def test_an_image_folder_is_read(folder):
-    """Classes in sorted order, bytes as they are, grey images in three equal channels."""
-    loaded = data.load("imagefolder:pets")
-    assert loaded.x_train.shape == (6, 3, 5, 6) and loaded.x_test.shape == (2, 3, 5, 6)
-    assert loaded.x_train.dtype == torch.uint8 and loaded.n_classes == 2
-    assert loaded.y_train.tolist() == [0, 0, 0, 1, 1, 1] and loaded.y_test.tolist() == [0, 1]
-    assert loaded.x_train[:, 1, 4, 5].tolist() == [0, 1, 2, 100, 101, 102]
-
-
-def test_a_task_trains_on_an_image_folder(folder):
-    """Its name in tables is the folder's own; an absolute folder is found as well."""
-    for name in ("imagefolder:pets", f"imagefolder:{folder}"):
-        task = fb.task("smoke", dataset=name, model="logistic", n_clients=2, clients_per_round=2, rounds=1)
-        run = fb.simulate(task.problem(0), fb.FedAvg(), task, budget_d=None)
-        assert run.round == 1 and data.label(name) == "pets"
-
-
-@pytest.mark.parametrize("missing", ["", "train", "test", "test/dog"])
-def test_a_folder_that_is_not_there_is_named(folder, missing):
-    """The sentence says where it was looked for and what belongs there."""
-    shutil.rmtree(folder / missing)
-    with pytest.raises(ValueError, match=f"{re.escape(str(folder))}.*(expected|same folders)"):
-        data.load("imagefolder:pets")
-
-
-def test_a_class_without_images_is_named(folder):
-    for path in (folder / "train" / "dog").iterdir():
-        path.unlink()
-    with pytest.raises(ValueError, match="dog"):
-        data.load("imagefolder:pets")
-
-
-def test_a_broken_image_is_named(folder):
-    (folder / "train" / "cat" / "1.png").write_bytes(b"no image")
-    with pytest.raises(ValueError, match=r"cat/1\.png is no image that can be read"):
-        data.load("imagefolder:pets")
-
-
-def test_images_of_two_sizes_are_named(folder):
-    Image.fromarray(np.zeros((4, 7, 3), np.uint8)).save(folder / "test" / "dog" / "0.png")
-    with pytest.raises(ValueError, match=r"test/dog/0\.png has 7 x 4 pixels, .* has 6 x 5"):
-        data.load("imagefolder:pets")
-
-
-@pytest.mark.parametrize("name", ["imagefolder", "imagefolder:", "fmnist12k:here", "fmnist12k:", "cifar", "", None])
-def test_a_wrong_name_is_refused(name):
-    with pytest.raises(ValueError, match="unknown dataset .*'fmnist12k' or 'imagefolder:<folder>'"):
-        fb.task("smoke", dataset=name)

@@ -10,7 +10,7 @@ import torch
 from helpers import local_sgd
 from torch import nn
 
-from fedbcgd_lite import Blocks, FedAvg, FedAvgM, FedBCGD, Problem, simulate
+from fedbcgd_lite import Blocks, FedAvg, FedAvgM, FedBCGD, FedBCGDPlus, Problem, Scaffold, simulate
 from fedbcgd_lite.flat import Flat
 
 FILE = json.loads((Path(__file__).parent / "data" / "golden_algorithms.json").read_text())
@@ -24,6 +24,12 @@ CASES = {
     "fedbcgd_freezing": FedBCGD(BLOCKS, 0, freeze=True),
     "fedbcgd_freezing_momentum": FedBCGD(BLOCKS, 0.6, freeze=True),
     "fedbcgd_no_shared_no_momentum": FedBCGD(BLOCKS, 0, shared=False),
+    "scaffold_option1": Scaffold(option=1),
+    "fedbcgd_plus": FedBCGDPlus(BLOCKS, 0.6),
+    "fedbcgd_plus_lam0": FedBCGDPlus(BLOCKS, 0),
+    "fedbcgd_plus_no_svrg": FedBCGDPlus(BLOCKS, 0.6, svrg=False),
+    "fedbcgd_plus_literal_eq4_sign": FedBCGDPlus(BLOCKS, 0.6, sign=-1),
+    "fedbcgd_plus_appendix_KM": FedBCGDPlus(BLOCKS, 0.6, block_factor=2),  # K = 2
 }
 
 
@@ -67,6 +73,10 @@ def sample_order(indices, training, seed, round, client):
 def golden_run(name: str, rounds: int):
     protocol = dict(rounds=rounds, clients_per_round=4, lr=META["eta"], lr_decay=1.0, weight_decay=0.0)
     return simulate(quadratic(), CASES[name], select=schedule, plan=sample_order, **protocol)
+
+
+def test_every_case_of_the_file_is_covered():
+    assert {name for name in RESULTS if name not in ("xstar", "f_star")} == CASES.keys()
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -182,7 +182,7 @@ def test_a_long_grid_says_beforehand_how_long(monkeypatch, capsys):
 OTHER = {
     **{"rounds": 5, "budget_d": 3.0, "clients_per_round": 6, "local_epochs": 2, "batch_size": 49, "lr": 0.2},
     **{"lr_decay": 0.9, "weight_decay": 0.0, "eval_every_d": 0.4, "profile": "custom", "model": "lenet5", "width": 3},
-    **{"n_clients": 50, "partition": data.Dirichlet(0.1), "validation": 0.1, "dataset": "imagefolder:another"},
+    **{"n_clients": 50, "partition": fb.Dirichlet(0.1), "validation": 0.1, "dataset": "imagefolder:another"},
     **{"precision": "bf16"},
 }
 
@@ -209,8 +209,8 @@ ALGORITHMS = [
     fb.FedBCGD(((("conv1", "conv2"), ("fc1", "fc2"), ()), ("fc3",))),
 ]
 SCHEMES = [
-    *(fb.IID(), fb.ByLabel(), fb.ByLabel(1), data.Dirichlet(0.6), data.Dirichlet(0.1), data.DirichletDraws(0.6)),
-    *(data.Dirichlet(0.6, equal=False), data.Dirichlet(0.6, min_size=2), data.Dirichlet(0.6, tries=2)),
+    *(fb.IID(), fb.ByLabel(), fb.ByLabel(1), fb.Dirichlet(0.6), fb.Dirichlet(0.1), fb.DirichletDraws(0.6)),
+    *(fb.Dirichlet(0.6, equal=False), fb.Dirichlet(0.6, min_size=2), fb.Dirichlet(0.6, tries=2)),
 ]
 VARIED = [
     *(fb.Run(tiny(), algorithm) for algorithm in ALGORITHMS),
@@ -237,7 +237,7 @@ def test_a_run_survives_json(run):
         (lambda: tiny(budget_d=2), lambda: tiny(budget_d=2.0)),
         (lambda: tiny(weight_decay=0), lambda: tiny(weight_decay=0.0)),
         (lambda: tiny(lr=np.float64(0.1)), lambda: tiny(lr=0.1)),
-        (lambda: tiny(partition=data.Dirichlet(1)), lambda: tiny(partition=data.Dirichlet(1.0))),
+        (lambda: tiny(partition=fb.Dirichlet(1)), lambda: tiny(partition=fb.Dirichlet(1.0))),
         (lambda: fb.FedBCGD(momentum=0), lambda: fb.FedBCGD(momentum=0.0)),
         (lambda: fb.FedBCGD([[["conv1"], ["fc1"]], ["fc3"]]), lambda: fb.FedBCGD(((("conv1",), ("fc1",)), ("fc3",)))),
         (lambda: fb.FedBCGD(fb.Blocks([10, 20])), lambda: fb.FedBCGD(fb.Blocks((10, 20)))),
