@@ -5,12 +5,13 @@ SEEDS   ?=
 ONLY    ?=
 JOBS    ?=
 FRESH   ?=
+DRY     ?=
 PYTHON  ?= python3
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 RUN     = .venv/bin/python -m fedbcgd_lite
 OPTIONS = --profile $(PROFILE) --device $(DEVICE) $(if $(JOBS),--jobs $(JOBS))
-CHOICE  = $(if $(SEEDS),--seeds $(SEEDS)) $(if $(ONLY),--only $(ONLY)) $(if $(filter-out 0,$(FRESH)),--fresh)
+CHOICE  = $(if $(SEEDS),--seeds $(SEEDS)) $(if $(ONLY),--only $(ONLY)) $(if $(filter-out 0,$(FRESH)),--fresh) $(if $(filter-out 0,$(DRY)),--dry)
 
 .PHONY: help setup figures smoke test lab status replay notebooks bench gpu-check clean
 .DEFAULT_GOAL := help
@@ -18,7 +19,7 @@ CHOICE  = $(if $(SEEDS),--seeds $(SEEDS)) $(if $(ONLY),--only $(ONLY)) $(if $(fi
 help:  ## print this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' Makefile
 	@echo
-	@echo "variables: PROFILE=laptop|smoke  SEEDS=<how many>  DEVICE=auto|cpu|cuda  ONLY=<notebook,...>  JOBS=<runs at a time>  FRESH=1 (compute again)"
+	@echo "variables: PROFILE=laptop|smoke|paper  SEEDS=<how many>  DEVICE=auto|cpu|cuda  ONLY=<notebook,...>  JOBS=<runs at a time>  FRESH=1 (compute again)  DRY=1 (only say what it takes)"
 
 setup: .venv/.stamp  ## make .venv with everything in it (the other targets do it when it is needed)
 

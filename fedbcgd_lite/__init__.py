@@ -20,28 +20,34 @@ from .algorithms import (
 )
 from .blocks import Blocks
 from .codecs import QSGD, Identity, TopK
-from .experiments import run_grid
+from .experiments import run_columns, run_grid
 from .machine import Machine
 from .partitioners import IID, ByLabel, Dirichlet, DirichletDraws
 from .problem import Problem, Training
-from .runs import Run, Task, grid, task, tuned
+from .protocols import Column, columns, contenders, tuned
+from .runs import Run, Task, grid, task
 from .simulate import simulate
 
 __version__ = "0.2.0"
 _LAZY = {  # what needs pandas and matplotlib is loaded when it is first asked for
-    "report": (
-        "allocation",
+    "tables": (
         "allocation_frame",
-        "compare",
-        "curves",
+        "chosen_settings",
+        "column_tables",
         "final_accuracy",
         "floats_to",
         "frame",
+        "paper_layout",
+        "settings",
+        "table",
+    ),
+    "figures": (
+        "allocation",
+        "curves",
         "partition_map",
         "save",
         "score_map",
         "sweep",
-        "table",
     ),
     "claims": ("claim", "judge"),
 }
@@ -76,13 +82,18 @@ __all__ = [
     "Run",
     "Task",
     "grid",
+    "run_columns",
     "run_grid",
     "task",
+    "Column",
+    "columns",
+    "contenders",
     "tuned",
     "Machine",
     "Problem",
     "Training",
     "simulate",
-    *_LAZY["report"],
+    *_LAZY["tables"],
+    *_LAZY["figures"],
     *_LAZY["claims"],
 ]

@@ -51,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--only", default="", help="notebooks, separated by commas")
         sub.add_argument("--seeds", type=_at_least_one, help="number of seeds")
         sub.add_argument("--fresh", action="store_true", help="compute records again that exist")
+        sub.add_argument("--dry", action="store_true", help="print what would be computed, and compute nothing")
         sub.add_argument("--publish", action="store_true", help="replace the notebooks by their executed copies")
     return parser
 
@@ -70,6 +71,8 @@ def figures(options) -> int:
     given = {"profile": options.profile, "device": options.device} | ({"seeds": options.seeds} if options.seeds else {})
     for name in chosen:
         notebooks.parameters(notebooks.FOLDER / f"{name}.ipynb")  # refuse a bad name before the first one runs
+    if options.dry:
+        return _dry(chosen, given)
     os.environ.setdefault("PROGRESS", "1" if sys.stderr.isatty() else "0")
     if options.jobs:
         os.environ["FEDBCGD_JOBS"] = str(options.jobs)
@@ -83,6 +86,22 @@ def figures(options) -> int:
             notebooks.publish(name, executed)
         print(f"{time.monotonic() - started:.0f} s", flush=True)
     print(f"figures and tables: {results_folder(options.profile)}")
+    return 0
+
+
+def _dry(names: list[str], given: dict) -> int:
+    """What the notebooks would compute, without computing it."""
+    import pandas as pd
+
+    from . import notebooks
+    from .estimate import forecast
+
+    for name in names:
+        runs = notebooks.planned(name, given)
+        print(f"\n{name}: {len(dict.fromkeys(runs))} runs")
+        if runs:
+            print(pd.DataFrame(forecast(runs)).to_string(index=False))
+    print("\nTimes are for all runs of a row, one after another, from a few steps on noise; evaluations come on top.")
     return 0
 
 

@@ -76,13 +76,13 @@ def _measured(problem: Problem, training: Training, S: int, candidates: list[Mac
     clients = S if any(machine.chunk > 1 for machine in candidates) else max(m.workers for m in candidates)
     best, seconds = candidates[0], math.inf
     for machine in candidates:
-        took = _seconds(problem, training, clients, machine)
+        took = step_seconds(problem, training, clients, machine)
         if took < seconds * (WORTH_IT if best is not machine else 1):
             best, seconds = machine, took
     return best
 
 
-def _seconds(problem: Problem, training: Training, clients: int, machine: Machine) -> float:
+def step_seconds(problem: Problem, training: Training, clients: int, machine: Machine) -> float:
     """Seconds of a local step of some clients; infinite where the model cannot be trained this way."""
     rows = np.arange(min(training.batch_size, len(problem.train[1])))
     blocks = partition(problem.model, "whole")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from . import records, report
+from . import records, tables
 from .results import Result
 from .runs import results_folder
 
@@ -34,7 +34,7 @@ class Verdict:
 
 def _accuracy(result: Result, entry: dict) -> float:
     """A run that diverged ends below every other."""
-    final = report.final_accuracy(result)
+    final = tables.final_accuracy(result)
     return final if np.isfinite(final) else -np.inf
 
 
@@ -55,7 +55,7 @@ def _clients_a_block(result: Result, entry: dict) -> float:
 
 
 QUANTITIES: dict[str, tuple[Callable, str]] = {  # quantity -> value of one run, how to write it
-    "to_target_d": (lambda result, entry: report.to_target_d(result, entry["target"]), "{:.2f} d"),
+    "to_target_d": (lambda result, entry: tables.to_target_d(result, entry["target"]), "{:.2f} d"),
     "accuracy_at_d": (_accuracy_at, "{:.2f} %"),
     "final_accuracy": (_accuracy, "{:.2f} %"),
     "mean_upload_d": (_mean_upload, "{:.4f} d"),
@@ -116,7 +116,7 @@ def _holds(entry: dict, of: float, than: float) -> bool:
 def claim(item: str, results: list[Result]) -> list[Verdict]:
     """Judge all claims of one notebook, print them, and enter them into figures/<profile>/claims.csv."""
     entries = [
-        entry for entry in tomllib.loads((report.PAPER / "claims.toml").read_text())["claim"] if entry["item"] == item
+        entry for entry in tomllib.loads((tables.PAPER / "claims.toml").read_text())["claim"] if entry["item"] == item
     ]
     if not entries:
         raise ValueError(f"claims.toml has no claim for {item!r}.")

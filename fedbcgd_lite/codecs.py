@@ -44,7 +44,7 @@ class Identity(Codec):
         return 1.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TopK(Codec):
     """The k largest |u_l|, the first ones where several are equal (Aji and Heafield, 2017).
 
@@ -63,6 +63,16 @@ class TopK(Codec):
             raise ValueError(f"index_bits = {self.index_bits!r} was given: expected 32 or 'log2'.")
         if not isinstance(self.error_feedback, bool):
             raise ValueError(f"error_feedback = {self.error_feedback!r} was given: expected True or False.")
+
+    def __eq__(self, other) -> bool:
+        return isinstance(other, TopK) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def _identity(self) -> tuple:
+        """One coordinate (1) and all of them (1.0) are two codecs, though Python calls the numbers equal."""
+        return isinstance(self.k, Integral), self.k, self.index_bits, self.error_feedback
 
     def count(self, n: int) -> int:
         """Coordinates kept of n."""

@@ -11,10 +11,10 @@ import torch
 from matplotlib.figure import Figure
 
 from .blocks import Blocks, partition
+from .figures import STYLE
 from .models import LABELS, MODELS
 from .paper_blocks import PAPER
-from .report import PAPER as FOLDER
-from .report import STYLE
+from .tables import PAPER as FOLDER
 
 TABLES = {"lenet5": 7, "vgg11_table8": 8, "resnet18": 9, "vgg19": 10, "vit_base": 11}
 LEGEND = {"fontsize": 8.5, "loc": "lower center", "bbox_to_anchor": (0.5, 1), "handlelength": 1, "columnspacing": 1}

@@ -70,6 +70,25 @@ LABELS = {  # as tables and figures write them
     "tinyimagenet": "Tiny ImageNet",
 }
 
+SHAPES = {  # image (channels, height, width), classes and training samples of what is not read just to be counted
+    "fmnist12k": ((1, 28, 28), 10, 10_000),
+    "glyphs100": ((1, 28, 28), 100, 10_000),
+    "cifar10": ((3, 32, 32), 10, 50_000),
+    "cifar100": ((3, 32, 32), 100, 50_000),
+    "emnist-balanced": ((1, 28, 28), 47, 112_800),
+    "emnist-byclass": ((1, 28, 28), 62, 697_932),
+    "tinyimagenet": ((3, 64, 64), 200, 100_000),
+}
+
+
+def shape(dataset: str) -> tuple[tuple[int, int, int], int, int]:
+    """(image, classes, training samples) of a data set; only an image folder is read for it."""
+    check_name(dataset)
+    if dataset in SHAPES:
+        return SHAPES[dataset]
+    loaded = load(dataset)
+    return tuple(loaded.x_train.shape[1:]), loaded.n_classes, len(loaded.y_train)
+
 
 def label(dataset: str) -> str:
     """The name in tables and figures; an image folder goes by its own."""

@@ -19,6 +19,7 @@ from .estimate import duration, estimate
 from .ledger import Ledger
 from .machine import Machine
 from .problem import resolve_device
+from .protocols import Column
 from .results import Result, to_record
 from .runs import Run
 from .simulate import Trajectory, simulate
@@ -28,12 +29,22 @@ LONG = 20  # seconds from which a grid says beforehand how long it will take
 CHECKPOINT_SHARE = 20  # times what the last checkpoint took must pass before the next one
 
 
+class OnlyPlanned(Exception):
+    """Raised by run_grid in the place of computing anything, where FEDBCGD_DRY=1 asks for the plan."""
+
+    def __init__(self, runs: list[Run]):
+        super().__init__(f"{len(runs)} runs")
+        self.runs = runs
+
+
 def run_grid(runs: list[Run], device: str = "auto", jobs: int | None = None) -> list[Result]:
     """The results of all runs, in their order. An interrupted grid goes on where it was when it is called again.
 
     jobs: runs at a time (default: FEDBCGD_JOBS, or one for each core; 1 on a GPU).
-    FEDBCGD_FRESH=<unix time>: records and checkpoints older than that are not used.
+    FEDBCGD_FRESH=<unix time>: records and checkpoints older than that are not used. FEDBCGD_DRY=1: nothing is computed.
     """
+    if os.environ.get("FEDBCGD_DRY") == "1":
+        raise OnlyPlanned(runs)
     device = resolve_device(device)
     jobs = int(_setting("FEDBCGD_JOBS", default_jobs(device))) if jobs is None else jobs
     checks.whole("jobs", jobs, at_least=1)
@@ -45,6 +56,13 @@ def run_grid(runs: list[Run], device: str = "auto", jobs: int | None = None) -> 
         if found[run]["status"] == "diverged":
             print(f"{_name(run)}: diverged ({found[run]['reason']})")
     return [Result(run, found[run]) for run in runs]
+
+
+def run_columns(columns: list[Column], seeds: int, device: str = "auto") -> list[list[Result]]:
+    """The results of each column of a table, all its methods with seeds 0, 1, ..., as one grid."""
+    runs = [column.runs(range(seeds)) for column in columns]
+    results = iter(run_grid(sum(runs, []), device))
+    return [[next(results) for _ in of_column] for of_column in runs]
 
 
 def _setting(name: str, default: float) -> float:
@@ -141,6 +159,7 @@ def _play(run: Run, machine: Machine, device: str) -> dict:
     for leftover in run.path.parent.glob(f".{run.path.stem}.*.tmp"):  # of a kill between write and rename
         leftover.unlink(missing_ok=True)
     every = _setting("FEDBCGD_CHECKPOINT_SECONDS", 5)
+    share = 0 if "FEDBCGD_CHECKPOINT_SECONDS" in os.environ else CHECKPOINT_SHARE
     state = records.read_checkpoint(checkpoint, run.key, device) if _fresh(checkpoint) else None
     before = state["seconds"] if state else 0.0
     started = saved = time.monotonic()
@@ -149,7 +168,7 @@ def _play(run: Run, machine: Machine, device: str) -> dict:
     def save(t: Trajectory) -> None:
         nonlocal saved, took
         begun = time.monotonic()
-        if begun - saved >= max(every, CHECKPOINT_SHARE * took):
+        if begun - saved >= max(every, share * took):
             records.write_checkpoint(checkpoint, {"key": run.key, "seconds": before + begun - started, **_pack(t)})
             saved = time.monotonic()
             took = saved - begun

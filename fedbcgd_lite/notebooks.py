@@ -1,8 +1,10 @@
 """Executing the notebooks: papermill, with refusals where a notebook could be taken for one that ran and did not."""
 
 import logging
+import os
 import shutil
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
@@ -11,7 +13,8 @@ from nbclient.exceptions import DeadKernelError
 from papermill.exceptions import PapermillException
 
 from . import records
-from .runs import results_folder
+from .experiments import OnlyPlanned
+from .runs import Run, results_folder
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
 
@@ -65,6 +68,34 @@ def execute(name: str, profile: str, given: dict) -> Path:
             f"{target}"
         )
     return target
+
+
+def planned(name: str, given: dict) -> list[Run]:
+    """The runs of a notebook, found by executing its code up to the grid, which is not computed."""
+    notebook, space = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4), {}
+    with _environment(FEDBCGD_DRY="1"):
+        for cell in notebook.cells:
+            if cell.cell_type != "code":
+                continue
+            try:
+                exec(compile(cell.source, name, "exec"), space)
+            except OnlyPlanned as plan:
+                return plan.runs
+            if "parameters" in cell.metadata.get("tags", []):
+                space.update(given)
+    return []
+
+
+@contextmanager
+def _environment(**variables: str):
+    """Environment variables inside the block."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def publish(name: str, executed: Path) -> None:

@@ -1,6 +1,5 @@
 """What a run is: a task, an algorithm and a seed; the profiles that say how large tasks are; where results are kept."""
 
-import csv
 import dataclasses
 import itertools
 import os
@@ -9,6 +8,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import nn
 
 from . import algorithms, blocks, checks, codecs, data, models, partitioners, records
 from .algorithms import Algorithm
@@ -60,16 +61,30 @@ class Task(Training):
         loaded = data.load(self.dataset)
         if self.validation:
             loaded = data.hold_out(loaded, self.validation, seed)
-        channels, *pixels = loaded.x_train.shape[1:]
-        image = (channels, self.crop, self.crop) if self.crop else (channels, *pixels)
         with global_rng(seed, "init"):  # the one place where modules are built
-            module = models.MODELS[self.model](image, loaded.n_classes, self.width)
+            module = self._module(self.model, tuple(loaded.x_train.shape[1:]), loaded.n_classes)
         clients = self.partition.split(loaded.y_train.numpy(), self.n_clients, seed)
         train, test = (loaded.x_train, loaded.y_train), (loaded.x_test, loaded.y_test)
-        steps = [loaded.normalise.to(device), *([Resize(self.resize, self.crop)] if self.crop else [])]
-        augment = data.augmentation(self.dataset) if self.augment else None
+        steps = [loaded.normalise.to(device), *self._resizing()]
         transform = steps[0] if len(steps) == 1 else partial(_through, steps)
+        augment = data.augmentation(self.dataset) if self.augment else None
         return Problem(module, train, clients, test, device=device, transform=transform, augment=augment)
+
+    def stand_in(self, device: str = "cpu") -> Problem:
+        """A problem of the same shapes with a batch of noise for each sampled client, to time steps on."""
+        image, n_classes, _ = data.shape(self.dataset)
+        n = self.clients_per_round * self.batch_size
+        with global_rng(0, "init"):
+            module = self._module(self.model.removesuffix("_pretrained"), image, n_classes)
+            train = torch.rand(n, *image), torch.randint(n_classes, (n,))
+        clients = np.split(np.arange(n), self.clients_per_round)
+        return Problem(module, train, clients, device=device, transform=partial(_through, self._resizing()))
+
+    def _module(self, name: str, image: tuple[int, int, int], n_classes: int) -> nn.Module:
+        return models.MODELS[name]((image[0], self.crop, self.crop) if self.crop else image, n_classes, self.width)
+
+    def _resizing(self) -> list[Resize]:
+        return [Resize(self.resize, self.crop)] if self.crop else []
 
 
 def _through(steps: list, images):
@@ -82,24 +97,16 @@ FLOATS = (float, float | None)
 PROFILES = {
     "laptop": {"width": 16, "budget_d": 40.0},
     "smoke": {"width": 4, "budget_d": 2.0, "local_epochs": 1},
+    "paper": {"width": 64, "budget_d": 1000.0, "augment": True},
 }
 
 
 def task(profile: str = "laptop", **changes) -> Task:
-    """The task of a profile ("laptop", "smoke"), with any field of `Task` changed: task("laptop", lr=0.05)."""
+    """The task of a profile ("laptop", "smoke", "paper"), with any field of `Task` changed: task("laptop", lr=0.05)."""
     if profile not in PROFILES:
         raise ValueError(f"unknown profile {profile!r}: expected one of {', '.join(PROFILES)}.")
     _check_fields(changes, _fields(Task), "task")
     return Task(**{"profile": profile, **PROFILES[profile], **changes})
-
-
-def tuned(method: str) -> dict[str, float]:
-    """{"lr": ..., "momentum": ...} of a method, chosen on a validation split (notebooks/hyperparameters.ipynb)."""
-    with (Path(__file__).parent / "tuned.csv").open(newline="") as file:
-        rows = {row["method"]: row for row in csv.DictReader(file)}
-    if method not in rows:
-        raise ValueError(f"nothing was tuned for {method!r}: expected one of {', '.join(rows)}.")
-    return {name: float(rows[method][name]) for name in ("lr", "momentum") if rows[method][name]}
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def took(monkeypatch):
         asked.append((machine.workers, machine.chunk))
         return times.get(asked[-1], 1.0)
 
-    monkeypatch.setattr(calibrate, "_seconds", seconds)
+    monkeypatch.setattr(calibrate, "step_seconds", seconds)
     return times, asked
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedbcgd_lite import FedAvg, FedAvgM, FedBCGD, claims, report
+from fedbcgd_lite import FedAvg, FedAvgM, FedBCGD, claims, figures, tables
 from fedbcgd_lite.results import Result
 from fedbcgd_lite.runs import Run, task
 
@@ -33,19 +33,19 @@ def entry(**changes):
 
 
 def test_floats_to_target_are_those_of_the_first_evaluation_that_reaches_it():
-    assert report.to_target_d(result(FedAvg(), accuracy=(10, 70, 60, 90), upload=2), 70) == 2
-    assert report.to_target_d(result(FedAvg(), accuracy=(10, 69.9)), 70) == np.inf
+    assert tables.to_target_d(result(FedAvg(), accuracy=(10, 70, 60, 90), upload=2), 70) == 2
+    assert tables.to_target_d(result(FedAvg(), accuracy=(10, 69.9)), 70) == np.inf
 
 
 def test_final_accuracy_is_the_mean_of_the_last_tenth_of_the_evaluations():
-    assert report.final_accuracy(result(FedAvg(), accuracy=[0.0] * 18 + [60.0, 80.0])) == 70
-    assert report.final_accuracy(result(FedAvg(), accuracy=(10, 50))) == 50
-    assert np.isnan(report.final_accuracy(result(FedAvg(), status="diverged")))
+    assert tables.final_accuracy(result(FedAvg(), accuracy=[0.0] * 18 + [60.0, 80.0])) == 70
+    assert tables.final_accuracy(result(FedAvg(), accuracy=(10, 50))) == 50
+    assert np.isnan(tables.final_accuracy(result(FedAvg(), status="diverged")))
 
 
 def test_table_has_one_row_a_method_with_mean_and_sample_standard_deviation():
     results = [result(FedAvg(), s, accuracy=(0, 70 + s)) for s in range(3)] + [result(FedBCGD(), 0, accuracy=(0, 60))]
-    table = report.table(results, target=70, paper_table=2, paper_dataset="CIFAR100").set_index("method")
+    table = tables.table(results, target=70, paper_table=2, paper_dataset="CIFAR100").set_index("method")
     assert (table.loc["FedAvg", "mean"], table.loc["FedAvg", "std"], table.loc["FedAvg", "seeds"]) == (71, 1, 3)
     assert table.loc["FedAvg", "to_target_d"] == 1
     assert np.isnan(table.loc["FedBCGD", "to_target_d"]) and np.isnan(table.loc["FedBCGD", "std"])
@@ -53,43 +53,43 @@ def test_table_has_one_row_a_method_with_mean_and_sample_standard_deviation():
 
 
 def test_target_counts_as_reached_only_when_every_seed_reaches_it():
-    table = report.table([result(FedAvg(), 0), result(FedAvg(), 1, accuracy=(0, 60))], target=70)
+    table = tables.table([result(FedAvg(), 0), result(FedAvg(), 1, accuracy=(0, 60))], target=70)
     assert np.isnan(table.loc[0, "to_target_d"])
 
 
 def test_a_table_that_the_paper_does_not_have_is_refused():
     with pytest.raises(ValueError, match="Table 9.*CIFAR10"):
-        report.table([result(FedAvg())], target=70, paper_table=9, paper_dataset="CIFAR10")
+        tables.table([result(FedAvg())], target=70, paper_table=9, paper_dataset="CIFAR10")
 
 
 def test_frame_has_the_documented_columns_and_one_row_an_evaluation():
-    frame = report.frame([result(FedAvg()), result(FedBCGD())])
+    frame = tables.frame([result(FedAvg()), result(FedBCGD())])
     columns = "method model dataset seed round upload_d upload_nominal_d upload_bits download_bits accuracy test_loss"
     assert [*frame.columns] == [*columns.split(), "train_loss"] and len(frame) == 6
     assert frame.iloc[0][["method", "model", "dataset"]].tolist() == ["FedAvg", "LeNet-5", "Fashion-MNIST-12k"]
 
 
 def test_by_names_the_method_after_a_field():
-    frame = report.frame([result(FedBCGD(momentum=m)) for m in (0.4, 0.8)], by="momentum")
+    frame = tables.frame([result(FedBCGD(momentum=m)) for m in (0.4, 0.8)], by="momentum")
     assert frame["method"].unique().tolist() == ["FedBCGD, momentum = 0.4", "FedBCGD, momentum = 0.8"]
     with pytest.raises(ValueError, match="no field 'colour'"):
-        report.frame([result(FedAvg())], by="colour")
+        tables.frame([result(FedAvg())], by="colour")
 
 
 def test_curves_of_several_methods_keep_their_colours_and_dash_the_values():
     """by= with two methods: a colour a method, dashes a value; with one method: a colour a value, no dashes."""
     two = [result(method(momentum=m)) for method in (FedAvgM, FedBCGD) for m in (0.4, 0.8)]
-    lines = report.curves(two, by="momentum").axes[0].lines
+    lines = figures.curves(two, by="momentum").axes[0].lines
     assert [line.get_color() for line in lines] == [
-        report.COLORS[m] for m in ("FedAvgM", "FedAvgM", "FedBCGD", "FedBCGD")
+        figures.COLORS[m] for m in ("FedAvgM", "FedAvgM", "FedBCGD", "FedBCGD")
     ]
     assert [line.get_linestyle() for line in lines] == ["-", "--", "-", "--"]
-    lines = report.curves(two[2:], by="momentum").axes[0].lines
+    lines = figures.curves(two[2:], by="momentum").axes[0].lines
     assert len({line.get_color() for line in lines}) == 2 and {line.get_linestyle() for line in lines} == {"-"}
 
 
 def test_curves_draw_the_mean_and_the_range_over_seeds():
-    figure = report.curves([result(FedAvg(), 0, (0, 20)), result(FedAvg(), 1, (0, 40))], target=70)
+    figure = figures.curves([result(FedAvg(), 0, (0, 20)), result(FedAvg(), 1, (0, 40))], target=70)
     axes = figure.axes[0]
     assert axes.lines[0].get_ydata().tolist() == [0, 30]
     assert axes.collections[0].get_paths()[0].vertices[:, 1].max() == 40
@@ -97,13 +97,13 @@ def test_curves_draw_the_mean_and_the_range_over_seeds():
 
 
 def test_allocation_draws_every_participant_of_a_round():
-    figure = report.allocation(result(FedBCGD()), rounds=2)
+    figure = figures.allocation(result(FedBCGD()), rounds=2)
     assert len(figure.axes[0].texts) == 4
-    assert report.allocation_frame(result(FedBCGD())).iloc[0][["round", "client", "upload_d"]].tolist() == [1, 0, 0.3]
+    assert tables.allocation_frame(result(FedBCGD())).iloc[0][["round", "client", "upload_d"]].tolist() == [1, 0, 0.3]
 
 
 def test_partition_map_counts_samples_of_each_class():
-    figure = report.partition_map([0, 0, 1, 2], [np.array([0, 1]), np.array([2, 3])])
+    figure = figures.partition_map([0, 0, 1, 2], [np.array([0, 1]), np.array([2, 3])])
     assert figure.axes[0].collections[0].get_array().reshape(3, 2).tolist() == [[2, 0], [0, 1], [0, 1]]
 
 
@@ -112,7 +112,7 @@ def test_saving_twice_gives_the_same_bytes(tmp_path, monkeypatch):
     results = [result(FedAvg())]
     contents = []
     for _ in range(2):
-        report.save("item", report.curves(results), report.frame(results), "laptop")
+        figures.save("item", figures.curves(results), tables.frame(results), "laptop")
         contents.append({path.name: path.read_bytes() for path in (tmp_path / "laptop").iterdir()})
     assert contents[0] == contents[1] and sorted(contents[0]) == ["item.csv", "item.pdf", "item.png"]
 

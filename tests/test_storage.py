@@ -183,8 +183,9 @@ OTHER = {
     **{"rounds": 5, "budget_d": 3.0, "clients_per_round": 6, "local_epochs": 2, "batch_size": 49, "lr": 0.2},
     **{"lr_decay": 0.9, "weight_decay": 0.0, "eval_every_d": 0.4, "profile": "custom", "model": "lenet5", "width": 3},
     **{"n_clients": 50, "partition": fb.Dirichlet(0.1), "validation": 0.1, "dataset": "imagefolder:another"},
-    **{"precision": "bf16"},
+    **{"precision": "bf16", "clip": 1.0, "augment": True, "resize": 32, "crop": 28},
 }
+TOGETHER = {"resize": {"crop": 28}, "crop": {"resize": 32}}  # fields that make sense only with another one
 
 
 def test_the_table_of_other_values_names_every_field():
@@ -196,7 +197,7 @@ def test_the_table_of_other_values_names_every_field():
 def test_every_field_of_a_task_is_in_the_key(field):
     """Another value of any field is another record."""
     run = fb.Run(tiny(), fb.FedAvg())
-    other = fb.Run(dataclasses.replace(run.task, **{field: OTHER[field]}), fb.FedAvg())
+    other = fb.Run(dataclasses.replace(run.task, **{field: OTHER[field]}, **TOGETHER.get(field, {})), fb.FedAvg())
     assert run.key != other.key and run.path != other.path
 
 
@@ -207,6 +208,11 @@ ALGORITHMS = [
     *(fb.FedBCGD(fb.Blocks((10, 20), 5)), fb.FedBCGD(fb.Blocks((10, 25))), fb.FedBCGD(fb.Blocks((35,), 0, ("b", "a")))),
     fb.FedBCGD(((("conv1", "conv2"), ("fc1", "fc2")), ("fc3",))),
     fb.FedBCGD(((("conv1", "conv2"), ("fc1", "fc2"), ()), ("fc3",))),
+    *(fb.FedAdam(), fb.FedAdam(bias_correction=True), fb.FedAdam(tau=0.1), fb.FedDC(), fb.FedDC(0.1)),
+    *(fb.Scaffold(), fb.Scaffold(1), fb.FedBCGDPlus(), fb.FedBCGDPlus(option=2), fb.FedBCGDPlus(svrg=False)),
+    *(fb.FedBCGDPlus(sign=-1), fb.FedBCGDPlus(full=True), fb.FedBCGDPlus(shared_factor=0.2), fb.FedBCGDPlusScript()),
+    *(fb.Compressed(fb.FedAvg(), codec) for codec in (fb.Identity(), fb.TopK(1), fb.TopK(1.0), fb.QSGD(), fb.QSGD(1))),
+    *(fb.Compressed(method, fb.TopK(0.1, "log2", False)) for method in (fb.FedBCGD(), fb.FedBCGDPlus())),
 ]
 SCHEMES = [
     *(fb.IID(), fb.ByLabel(), fb.ByLabel(1), fb.Dirichlet(0.6), fb.Dirichlet(0.1), fb.DirichletDraws(0.6)),
@@ -216,6 +222,12 @@ VARIED = [
     *(fb.Run(tiny(), algorithm) for algorithm in ALGORITHMS),
     *(fb.Run(tiny(partition=scheme), fb.FedAvg(), seed=1) for scheme in SCHEMES),
 ]
+
+
+def test_a_field_that_came_later_leaves_older_keys_alone():
+    """At its default it is no part of the key, so that records from before it are found; this one is of version 0.2."""
+    run = fb.Run(fb.task("laptop", lr=0.2), fb.FedAvg())
+    assert run.key.startswith("e5463cab405d")
 
 
 def test_every_algorithm_partition_and_seed_has_its_own_key():

@@ -60,6 +60,10 @@ class Algorithm:
         """The paper's nominal upload of a client and round in units of d (Table 1, last column)."""
         return 1.0
 
+    def passes(self, local_epochs: int) -> int:
+        """How often a client's gradient is formed on each of its samples in a round: what a method costs to compute."""
+        return local_epochs
+
     def init(self, x: Tensor, n_clients: int) -> tuple[State, State]:
         return {"x": x}, {}
 

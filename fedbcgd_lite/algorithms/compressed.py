@@ -64,6 +64,9 @@ class Compressed(Algorithm):
         """The method's own nominal count times the size of what the codec makes of d floats."""
         return self.algorithm.nominal_upload_d(blocks) * self.codec.floats_per_float(blocks.d)
 
+    def passes(self, local_epochs: int) -> int:
+        return self.algorithm.passes(local_epochs)
+
     def init(self, x: Tensor, n_clients: int) -> tuple[State, State]:
         server, client = self.algorithm.init(x, n_clients)
         return server, ({**client, "e_i": torch.zeros_like(x)} if self.codec.error_feedback else client)

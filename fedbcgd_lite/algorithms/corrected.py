@@ -38,6 +38,9 @@ class Scaffold(Algorithm):
     def nominal_upload_d(self, blocks: Blocks) -> float:
         return 2.0
 
+    def passes(self, local_epochs: int) -> int:
+        return local_epochs + (self.option == 1)
+
     def init(self, x: Tensor, n_clients: int) -> tuple[State, State]:
         return {"x": x, "c": torch.zeros_like(x), "M": count(n_clients, x)}, {"c_i": torch.zeros_like(x)}
 

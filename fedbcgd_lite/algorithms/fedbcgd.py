@@ -110,6 +110,9 @@ class FedBCGDPlus(Algorithm):
     def nominal_upload_d(self, blocks: Blocks) -> float:
         return 2 / blocks.n_blocks
 
+    def passes(self, local_epochs: int) -> int:
+        return local_epochs * (1 + self.svrg) + (self.svrg or self.option == 1)
+
     def init(self, x: Tensor, n_clients: int) -> tuple[State, State]:
         server = {"x": x, "v": torch.zeros_like(x), "c": torch.zeros_like(x), "M": count(n_clients, x)}
         return server, {"c_i": torch.zeros_like(x)}

@@ -1,7 +1,6 @@
-"""Results as tables and figures, and beside the paper's numbers."""
+"""Results as figures, and files of both kinds."""
 
 import io
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -9,11 +8,11 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from . import data, models, records
+from . import records
 from .results import Result
 from .runs import results_folder
+from .tables import diverged, field, final_accuracy, groups
 
-PAPER = Path(__file__).parent / "paper"
 AXES = {
     "upload_d": "uploaded floats per participating client (units of d)",
     "upload_nominal_d": "uploaded floats, the paper's nominal count (units of d)",
@@ -41,107 +40,6 @@ STYLE = {
 }
 
 
-# --- tables ---------------------------------------------------------------------------------------------------------
-
-
-def frame(results: list[Result], by: str | None = None) -> pd.DataFrame:
-    """All measurements in long format, one row an evaluation.
-
-    Columns: method, model, dataset, seed, round, upload_d, upload_nominal_d, upload_bits, download_bits, accuracy
-    (percent), test_loss, train_loss. Uploads and downloads are per participating client since the start.
-    by: a field of the algorithm or of the task that is added to the method's name.
-    """
-    return pd.DataFrame([{**_identity(r, by), **row} for r in results for row in r.rows])
-
-
-def _identity(r: Result, by: str | None = None) -> dict:
-    method = r.run.algorithm.label if by is None else f"{r.run.algorithm.label}, {by} = {_field(r, by)}"
-    return {
-        "method": method,
-        "model": models.LABELS[r.run.task.model],
-        "dataset": data.label(r.run.task.dataset),
-        "seed": r.run.seed,
-    }
-
-
-def _field(r: Result, name: str):
-    holder = next((h for h in (r.run.algorithm, r.run.task, r.run) if hasattr(h, name)), None)
-    if holder is None:
-        raise ValueError(
-            f"{r.run.algorithm.label} has no field {name!r}: expected a field of the algorithm or of the task."
-        )
-    return getattr(holder, name)
-
-
-def final_accuracy(result: Result) -> float:
-    """Mean accuracy (percent) of the last 10 % of the evaluations, at least one; NaN for a run that diverged."""
-    if _diverged(result):
-        return float("nan")
-    accuracy = [row["accuracy"] for row in result.rows]
-    return float(np.mean(accuracy[-max(1, len(accuracy) // 10) :]))
-
-
-def to_target_d(result: Result, target: float) -> float:
-    """Uploaded floats (units of d) at the first evaluation with at least `target` percent; infinity without one."""
-    return next((row["upload_d"] for row in result.rows if row["accuracy"] >= target), float("inf"))
-
-
-def floats_to(results: list[Result], target: float, by: str | None = None) -> pd.DataFrame:
-    """Uploaded floats (units of d) until `target` percent, one row a method and one column a seed."""
-    rows = [{**_identity(r, by), "to_target_d": to_target_d(r, target)} for r in results]
-    return pd.DataFrame(rows).pivot_table(index="method", columns="seed", values="to_target_d", sort=False)
-
-
-def table(
-    results: list[Result],
-    target: float,
-    by: str | None = None,
-    paper_table: int | None = None,
-    paper_dataset: str | None = None,
-) -> pd.DataFrame:
-    """One row a method, over its seeds.
-
-    Columns: method, model, dataset, target (percent), budget_d, mean and std of the final accuracy (percent),
-    to_target_d (mean; empty unless every seed reached the target), seeds, and the paper's mean, std and to_target_d.
-    """
-    rows = []
-    for group in _groups(results, by).values():
-        final = np.array([final_accuracy(r) for r in group])
-        reached = np.mean([to_target_d(r, target) for r in group])
-        row = _identity(group[0], by) | {"target": target, "budget_d": group[0].run.task.budget_d, "seeds": len(group)}
-        row |= {"mean": final.mean(), "std": final.std(ddof=1) if len(group) > 1 else np.nan}
-        rows.append(row | {"to_target_d": reached if np.isfinite(reached) else np.nan})
-    columns = ["method", "model", "dataset", "target", "budget_d", "mean", "std", "to_target_d", "seeds"]
-    return compare(pd.DataFrame(rows, columns=columns), paper_table, paper_dataset)
-
-
-def compare(ours: pd.DataFrame, paper_table: int | None, paper_dataset: str | None) -> pd.DataFrame:
-    """The paper's mean, std and to_target_d (Tables 2-6) beside ours, matched by method and model; empty without one.
-
-    paper_dataset: the column of the paper's table, "CIFAR10" or "CIFAR100"; a stand-in has another name, and values.
-    """
-    columns = {"mean": "paper_mean", "std": "paper_std", "floats_to_target_d": "paper_to_target_d"}
-    paper = pd.read_csv(PAPER / "tables.csv")
-    paper = paper[(paper["table"] == paper_table) & (paper["dataset"] == paper_dataset)].rename(columns=columns)
-    if paper_table is not None and paper.empty:
-        raise ValueError(
-            f"the paper's Table {paper_table} has no column {paper_dataset!r}: expected a table from 2 to 6 and "
-            "CIFAR10, CIFAR100 or TinyImageNet."
-        )
-    return ours.merge(paper[["method", "model", *columns.values()]], how="left", on=["method", "model"])
-
-
-def _groups(results: list[Result], by: str | None = None) -> dict[str, list[Result]]:
-    """Results by method, in the order of appearance."""
-    groups: dict[str, list[Result]] = {}
-    for r in results:
-        groups.setdefault(_identity(r, by)["method"], []).append(r)
-    return groups
-
-
-# --- figures --------------------------------------------------------------------------------------------------------
-
-
 def curves(
     results: list[Result],
     x: str = "upload_d",
@@ -157,11 +55,11 @@ def curves(
     """
     with plt.rc_context(STYLE):
         ax = ax or plt.subplots(figsize=(7.5, 4.2), layout="constrained")[1]
-        groups = _groups(results, by)
-        looks = _looks(groups, by)
-        for method, group in groups.items():
+        by_method = groups(results, by)
+        looks = _looks(by_method, by)
+        for method, group in by_method.items():
             color, dashes = looks[method]
-            if any(_diverged(r) for r in group):
+            if any(diverged(r) for r in group):
                 _single_lines(ax, group, x, y, color, method)
                 continue
             xs, ys = _aligned(group, x, y)
@@ -184,14 +82,10 @@ def _looks(groups: dict[str, list[Result]], by: str | None) -> dict[str, tuple]:
     methods = {name: group[0].run.algorithm.label for name, group in groups.items()}
     if by and len(set(methods.values())) == 1:
         return {name: (color, "-") for name, color in ramp.items()}
-    values = {name: _field(group[0], by) if by else None for name, group in groups.items()}
+    values = {name: field(group[0], by) if by else None for name, group in groups.items()}
     order = list(dict.fromkeys(values.values()))
     dashes = {value: DASHES[i % len(DASHES)] for i, value in enumerate(order)}
     return {name: (COLORS.get(method, ramp[name]), dashes[values[name]]) for name, method in methods.items()}
-
-
-def _diverged(result: Result) -> bool:
-    return result.record["status"] == "diverged"
 
 
 def _single_lines(ax, group: list[Result], x: str, y: str, color, label: str) -> None:
@@ -199,7 +93,7 @@ def _single_lines(ax, group: list[Result], x: str, y: str, color, label: str) ->
     for i, r in enumerate(group):
         xs, ys = zip(*((row[x], row[y]) for row in r.rows if row[y] is not None))
         ax.plot(xs, ys, color=color, lw=0.9, label=f"{label} (each seed)" if i == 0 else None)
-        if _diverged(r):
+        if diverged(r):
             ax.plot(xs[-1], ys[-1], "x", color=color, ms=9, mew=2)
 
 
@@ -216,7 +110,7 @@ def sweep(results: list[Result], by: str, target: float | None = None) -> Figure
     with plt.rc_context(STYLE):
         figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.2), layout="constrained", width_ratios=(1.8, 1))
         curves(results, by=by, target=target, ax=left)
-        finals = pd.DataFrame({by: [_field(r, by) for r in results], "final": [final_accuracy(r) for r in results]})
+        finals = pd.DataFrame({by: [field(r, by) for r in results], "final": [final_accuracy(r) for r in results]})
         right.plot(finals[by], finals["final"], "o", color="#0072b2", alpha=0.5, label="a seed")
         means = finals.groupby(by)["final"].agg(lambda final: final.mean(skipna=False)).dropna()
         right.plot(means.index, means, color="#0072b2", label="mean")
@@ -266,16 +160,6 @@ def allocation(result: Result, rounds: int = 12) -> Figure:
         right.set(xlabel="upload of one client (units of d)")
         right.legend(fontsize=8.5, loc="lower right")
         return _closed(figure)
-
-
-def allocation_frame(result: Result) -> pd.DataFrame:
-    """A row a participant and round: method, model, dataset, seed, round, client, block, upload_floats, upload_d.
-
-    Rounds and blocks are counted from 1, as in the paper.
-    """
-    rounds = enumerate(result.rounds, start=1)
-    participants = [{"round": r, **one, "block": one["block"] + 1} for r, of_round in rounds for one in of_round]
-    return pd.DataFrame([{**_identity(result), **p, "upload_d": p["upload_floats"] / result.d} for p in participants])
 
 
 def partition_map(labels, clients, ax=None) -> Figure:
