@@ -40,16 +40,22 @@ _LAZY = {  # what needs pandas and matplotlib is loaded when it is first asked f
         "paper_layout",
         "settings",
         "table",
+        "work_table",
     ),
     "figures": (
         "allocation",
         "curves",
+        "floats_chart",
+        "framework",
+        "panels",
         "partition_map",
+        "rates_chart",
         "save",
         "score_map",
         "sweep",
     ),
     "claims": ("claim", "judge"),
+    "search": ("best", "is_tuned", "scores", "search_runs"),
 }
 
 
@@ -96,4 +102,5 @@ __all__ = [
     *_LAZY["tables"],
     *_LAZY["figures"],
     *_LAZY["claims"],
+    *_LAZY["search"],
 ]

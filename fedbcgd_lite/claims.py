@@ -7,10 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from . import records, tables
+from . import data, models, records, tables
+from .protocols import Column
 from .results import Result
 from .runs import results_folder
 
+ENTRIES = tomllib.loads((tables.PAPER / "claims.toml").read_text())["claim"]
 COLUMNS = ("claim", "item", "statement", "paper", "ours", "spread", "verdict")
 
 
@@ -75,7 +77,8 @@ def judge(entry: dict, results: list[Result]) -> Verdict:
     both = [_written(text, of.mean())] + ([] if "value" in entry else [_written(text, than.mean())])
     difference = of - than if np.isfinite(of).all() and np.isfinite(than).all() else np.array([])
     spread = f"{difference.std(ddof=1):.2g}" if len(difference) > 1 else ""
-    judged = results[0].run.task.profile in entry["profiles"]
+    neither = np.isinf(of).any() and np.isinf(than).any() and of.mean() == than.mean()  # reached the target
+    judged = results[0].run.task.profile in entry["profiles"] and not neither
     verdict = ("reproduced" if holds else "not reproduced") if judged else "not judged"
     return Verdict(
         entry["id"], entry["item"], entry["statement"], entry.get("paper", ""), " against ".join(both), spread, verdict
@@ -88,7 +91,7 @@ def _written(text: str, value: float) -> str:
 
 def _values(entry: dict, side: dict, results: list[Result]) -> tuple[np.ndarray, str]:
     """One value a seed, sorted by seed, for the runs that have the fields of `side`."""
-    chosen = [r for r in results if all(getattr(r.run.algorithm, name, None) == value for name, value in side.items())]
+    chosen = [r for r in results if all(_field(r, name) == value for name, value in side.items())]
     chosen.sort(key=lambda r: r.run.seed)
     if not chosen:
         raise ValueError(f"claim {entry['id']}: no run has {side}: the notebook's grid must contain it.")
@@ -96,6 +99,13 @@ def _values(entry: dict, side: dict, results: list[Result]) -> tuple[np.ndarray,
         return np.array([_best(entry["field"], chosen)]), "{:.3g}"
     value, text = QUANTITIES[entry["quantity"]]
     return np.array([value(r, entry) for r in chosen]), text
+
+
+def _field(result: Result, name: str):
+    """A field of the algorithm or of the task; "method" is the name in the paper's tables."""
+    if name == "method":
+        return result.run.algorithm.paper_name
+    return getattr(result.run.algorithm, name, getattr(result.run.task, name, None))
 
 
 def _best(field: str, results: list[Result]) -> float:
@@ -113,18 +123,42 @@ def _holds(entry: dict, of: float, than: float) -> bool:
     return of < than - tolerance if entry["relation"] == "<" else of > than + tolerance
 
 
-def claim(item: str, results: list[Result]) -> list[Verdict]:
-    """Judge all claims of one notebook, print them, and enter them into figures/<profile>/claims.csv."""
-    entries = [
-        entry for entry in tomllib.loads((tables.PAPER / "claims.toml").read_text())["claim"] if entry["item"] == item
-    ]
+def claim(item: str, results: list, columns: list[Column] | None = None) -> list[Verdict]:
+    """Judge all claims of one notebook, print them, and enter them into figures/<profile>/claims.csv.
+
+    With the columns of a table, results are a list for each of them, and every claim is judged in every column, with
+    that column's target and the paper's numbers.
+    """
+    entries = [entry for entry in ENTRIES if entry["item"] == item]
     if not entries:
         raise ValueError(f"claims.toml has no claim for {item!r}.")
-    verdicts = [judge(entry, results) for entry in entries]
+    if columns is None:
+        verdicts = [judge(entry, results) for entry in entries]
+    else:
+        pairs = [(_of_column(entry, column), mine) for entry in entries for column, mine in zip(columns, results)]
+        verdicts = [judge(entry, mine) for entry, mine in pairs]
     print("\n".join(map(str, verdicts)))
-    path = results_folder(results[0].run.task.profile) / "claims.csv"
+    profile = (results if columns is None else results[0])[0].run.task.profile
+    path = results_folder(profile) / "claims.csv"
     new = pd.DataFrame([vars(v) for v in verdicts], columns=COLUMNS)
     old = pd.read_csv(path, keep_default_na=False, dtype=str) if path.exists() else new.iloc[:0]
     merged = pd.concat([old[old["item"] != item], new]).sort_values(["item"], kind="stable")
     records.write_atomic(path, merged.to_csv(index=False).encode())
     return verdicts
+
+
+def _of_column(entry: dict, column: Column) -> dict:
+    """The claim for one column of a table, with what the paper prints there."""
+    name = f"{models.LABELS[column.task.model]}, {data.label(column.task.dataset)}"
+    found = {
+        "target": column.target,
+        **entry,
+        "id": f"{entry['id']}: {name}",
+        "statement": f"{name}: {entry['statement']}",
+    }
+    printed = tables.paper_values(column.paper_table, column.paper_dataset)
+    model = tables.PAPER_MODELS.get(column.task.model, models.LABELS[column.task.model])
+    key, unit = {"to_target_d": ("paper_to_target_d", " d"), "final_accuracy": ("paper_mean", " %")}[entry["quantity"]]
+    sides = [printed.get((side["method"], model)) for side in (entry["of"], entry["than"])]
+    texts = [f"{side[key]:g}{unit}".replace("inf d", "never") for side in sides if side]
+    return {**found, "paper": " against ".join(texts)}

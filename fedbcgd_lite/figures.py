@@ -8,9 +8,12 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from . import records
+from . import data, models, records
+from .ledger import COLUMNS
+from .protocols import Column
 from .results import Result
 from .runs import results_folder
+from .simulate import Trajectory
 from .tables import diverged, field, final_accuracy, groups
 
 AXES = {
@@ -22,13 +25,23 @@ AXES = {
     "train_loss": "training loss",
 }
 COLORS = {  # one colour a method in every figure
+    "Centralised SGD": "#999999",
     "FedAvg": "#7f7f7f",
     "FedAvgM": "#111111",
+    "FedAdam": "#a6611a",
+    "SCAFFOLD": "#1b9e77",
+    "FedDC": "#66a61e",
     "FedBCGD": "#0072b2",
+    "FedBCGD+": "#cc1f5a",
+    "TOP-k": "#a6611a",
+    "FedPAQ": "#1b9e77",
+    "QSGD+FedBCGD": "#56b4e9",
+    "QSGD+FedBCGD+": "#f08fb0",
     "FedBCGD (no momentum)": "#d55e00",
     "FedBCGD (no shared block, no momentum)": "#e6a700",
     "FedBCGD (freezing, no momentum)": "#8e44ad",
 }
+RATIOS = [0.1, 0.2, 0.5, 1, 2]  # ticks of floats_chart
 DASHES = ["-", "--", ":", "-."]
 STYLE = {
     "axes.grid": True,
@@ -59,6 +72,10 @@ def curves(
         looks = _looks(by_method, by)
         for method, group in by_method.items():
             color, dashes = looks[method]
+            if group[0].run.algorithm.pooled:  # sends nothing: a level to compare with
+                level = np.mean([final_accuracy(r) for r in group])
+                ax.axhline(level, color=color, lw=1.2, ls="--", label=group[0].run.algorithm.paper_name)
+                continue
             if any(diverged(r) for r in group):
                 _single_lines(ax, group, x, y, color, method)
                 continue
@@ -85,7 +102,10 @@ def _looks(groups: dict[str, list[Result]], by: str | None) -> dict[str, tuple]:
     values = {name: field(group[0], by) if by else None for name, group in groups.items()}
     order = list(dict.fromkeys(values.values()))
     dashes = {value: DASHES[i % len(DASHES)] for i, value in enumerate(order)}
-    return {name: (COLORS.get(method, ramp[name]), dashes[values[name]]) for name, method in methods.items()}
+    papers = {name: group[0].run.algorithm.paper_name for name, group in groups.items()}
+    shared = {name for name, paper in papers.items() if len({methods[n] for n in papers if papers[n] == paper}) > 1}
+    names = {name: methods[name] if name in shared else papers[name] for name in groups}
+    return {name: (COLORS.get(names[name], ramp[name]), dashes[values[name]]) for name in groups}
 
 
 def _single_lines(ax, group: list[Result], x: str, y: str, color, label: str) -> None:
@@ -105,6 +125,68 @@ def _aligned(group: list[Result], x: str, y: str) -> tuple[np.ndarray, np.ndarra
     return xs, np.array([np.interp(xs, *zip(*points)) for points in rows])
 
 
+def panels(columns: list[Column], results: list[list[Result]], x: str = "upload_d", y: str = "accuracy") -> Figure:
+    """`curves` of each column of a table, with one legend for all."""
+    across = 2 if len(columns) in (2, 4) else min(4, len(columns))
+    down = -(-len(columns) // across)
+    with plt.rc_context(STYLE):
+        size = 4.6 * across, 3.1 * down + 0.8
+        figure, axes = plt.subplots(down, across, figsize=size, layout="constrained", squeeze=False)
+        for ax, column, mine in zip(axes.flat, columns, results):
+            curves(mine, x, y, target=column.target, ax=ax)
+            ax.set_title(f"{models.LABELS[column.task.model]}, {data.label(column.task.dataset)}", fontsize=10)
+            ax.get_legend().remove()
+            ax.set(xlabel="", ylabel="")
+        handles, labels = axes.flat[0].get_legend_handles_labels()
+        labels = [name.partition(" (option")[0] for name in labels]
+        figure.legend(handles, labels, loc="outside upper center", ncols=4 if across < 3 else 8, fontsize=8.5)
+        figure.supxlabel(AXES.get(x, x), fontsize=10)
+        figure.supylabel(AXES.get(y, y), fontsize=10)
+        return _closed(figure)
+
+
+def floats_chart(rows: pd.DataFrame) -> Figure:
+    """Uploaded floats to the target, FedAvg = 1, here and in the paper: a panel for each column of `column_tables`.
+
+    Left of 1: fewer than FedAvg, whose whole budget takes the place of its floats where it does not reach the target.
+    An arrow at the right edge: the target was not reached.
+    """
+    rows = rows[rows["budget_d"].notna()]
+    places = list(dict.fromkeys(zip(rows["model"], rows["dataset"])))
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(
+            1, len(places), figsize=(3.1 * len(places) + 1.4, 3.4), layout="constrained", sharey=True, squeeze=False
+        )
+        for ax, (model, dataset) in zip(axes.flat, places):
+            mine = rows[(rows["model"] == model) & (rows["dataset"] == dataset)].reset_index(drop=True)
+            _ratios(ax, mine, "to_target_d", mine["budget_d"].iloc[0], "o", "#0072b2", "here")
+            paper_budget = 1000.0  # of Tables 2-4; larger than any of their entries but one
+            _ratios(ax, mine, "paper_to_target_d", paper_budget, "D", "#d55e00", "paper")
+            ax.axvline(1, color="black", lw=0.8, ls=":")
+            ax.set(xscale="log", xlim=(0.06, 4), yticks=range(len(mine)))
+            ax.set_xticks(RATIOS, [f"{ratio:g}" for ratio in RATIOS], minor=False)
+            ax.minorticks_off()
+            ax.set_yticklabels([name.partition(" (")[0] for name in mine["method"]])
+            ax.set_title(f"{model}, {dataset}", fontsize=10)
+        axes.flat[0].invert_yaxis()
+        figure.legend(*axes.flat[-1].get_legend_handles_labels(), loc="outside upper right", ncols=2, fontsize=8.5)
+        figure.supxlabel("uploaded floats to the target, FedAvg = 1", fontsize=10)
+        return _closed(figure)
+
+
+def _ratios(ax, rows: pd.DataFrame, column: str, budget: float, marker: str, color: str, label: str) -> None:
+    values = rows[column].replace(np.inf, np.nan)
+    if values.isna().all():
+        return
+    first = values.iloc[0]
+    ratios = values / (first if np.isfinite(first) else budget)
+    shift = -0.13 if marker == "o" else 0.13
+    y = np.arange(len(rows)) + shift
+    ax.plot(ratios, y, marker, color=color, ms=6, mfc=color if marker == "o" else "white", label=label)
+    never = ratios.isna().to_numpy()
+    ax.plot(np.full(never.sum(), 0.97), y[never], ">", color=color, ms=5, transform=ax.get_yaxis_transform())
+
+
 def sweep(results: list[Result], by: str, target: float | None = None) -> Figure:
     """Left: `curves` for each value of the field `by`. Right: final accuracy over its values, a dot a seed."""
     with plt.rc_context(STYLE):
@@ -120,6 +202,34 @@ def sweep(results: list[Result], by: str, target: float | None = None) -> Figure
             right.plot(failed, np.full(len(failed), bottom), "x", **cross)
         right.set(xlabel=by, ylabel="final test accuracy (%)", xticks=sorted(finals[by].unique()))
         right.legend(fontsize=8.5)
+        return _closed(figure)
+
+
+def rates_chart(found: pd.DataFrame) -> Figure:
+    """Validation accuracy over the step size, the best of the other constants at each: a panel a task, a line a method.
+
+    found: `search.scores`. A line ends where every combination diverged with some seed.
+    """
+    tasks = list(dict.fromkeys(zip(found["model"], found["dataset"])))
+    across = min(3, len(tasks))
+    down = -(-len(tasks) // across)
+    with plt.rc_context(STYLE):
+        size = 3.4 * across + 0.6, 2.7 * down + 0.7
+        figure, axes = plt.subplots(down, across, figsize=size, layout="constrained", squeeze=False)
+        for ax, (model, dataset) in zip(axes.flat, tasks):
+            mine = found[(found["model"] == model) & (found["dataset"] == dataset)]
+            for method, rows in mine.groupby("method", sort=False):
+                line = rows.groupby("lr")["accuracy"].max()
+                ax.plot(line.index, line, "o-", ms=4, color=COLORS.get(method), label=method)
+            ax.set_title(f"{models.LABELS[model]}, {data.label(dataset)}", fontsize=10)
+            ax.set(xscale="log", xticks=sorted(mine["lr"].unique()), xticklabels=sorted(mine["lr"].unique()))
+            ax.minorticks_off()
+        for ax in axes.flat[len(tasks) :]:
+            ax.set_axis_off()
+        handles, labels = axes.flat[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=7, fontsize=8.5)
+        figure.supxlabel("step size at the start", fontsize=10)
+        figure.supylabel("validation accuracy (%)", fontsize=10)
         return _closed(figure)
 
 
@@ -174,6 +284,66 @@ def partition_map(labels, clients, ax=None) -> Figure:
         ax.set(xlabel="client", ylabel="class")
         ax.tick_params(rotation=0)
         return _closed(ax.figure)
+
+
+def framework(run: Trajectory, round: int = 0) -> Figure:
+    """What travels in one round of FedBCGD or FedBCGD+ (Figure 1), read from the run's ledger.
+
+    A column is a block with the clients that send it; an arrow is as wide as what one of them gets or sends. Bars are
+    the model in true proportion: a client trains all of it, keeps what is pale and sends the rest.
+    """
+    blocks, N = run.blocks, run.blocks.n_blocks
+    sent = pd.DataFrame(run.ledger.rows, columns=COLUMNS).query("round == @round")
+    up, shared = sent["direction"] == "up", sent["key"].str.endswith(".shared")
+    unit = 0.24 / sent[~up].groupby("client")["floats"].sum().max()  # columns a float
+    palette, dark, pale = sns.color_palette("colorblind", N), "#555555", "#dddddd"
+    rule = r"$v_{(j)} \leftarrow \lambda v_{(j)} + D_{(j)}$,   $x_{(j)} \leftarrow x_{(j)} + v_{(j)}$"
+    rule += r",   $c_{(j)} \leftarrow c_{(j)} + \frac{1}{M} \sum dc_{(j)}$" if "c" in set(sent["key"]) else ""
+    with plt.rc_context({**STYLE, "axes.grid": False}):
+        ax = plt.subplots(figsize=(max(9, 2 * N), 5.2), layout="constrained")[1]
+        ax.text(N / 2, 3, f"server, block by block:   {rule}", ha="center", fontsize=12)
+        if blocks.shared:
+            mean = f"$D_s$ = mean of {sent['client'].nunique()}"
+            _box(ax, 0.03, 2.53, N - 0.06, 0.3, f"shared block: {blocks.shared:,} floats, {mean}", dark)
+        for j in range(N):
+            mine, x = sent["block"] == j, j + 0.03
+            own, clients = sent[mine & up & ~shared], sent[mine]["client"].unique()
+            mean = f"$D_{{({j + 1})}}$ = mean of {own['client'].nunique()}" if len(own) else "nothing is sent"
+            _box(ax, x, 1.75, 0.73, 0.68, f"block {j + 1}\n{blocks.sizes[j]:,} floats\n{mean}", palette[j])
+            _arrow(ax, sent[mine & ~up], x + 0.16, 1.7, 0.8, pale, unit)
+            _arrow(ax, own, x + 0.43, 0.8, 1.7, palette[j], unit)
+            _arrow(ax, sent[mine & up & shared], x + 0.79, 0.8, 2.51, dark, unit)
+            colors = {"block": palette[j], "shared": dark}
+            bars = [(slice(0, blocks.d), pale), *((cut, colors[part]) for part, cut in blocks.slot(0, j).cuts)]
+            for y, client in zip(np.arange(0.27, -len(clients), -0.53), clients):
+                _box(ax, x, y, 0.94, 0.48, f"client {client}\n", "white", palette[j])
+                for cut, color in bars:
+                    left, width = x + 0.05 + 0.84 * cut.start / blocks.d, 0.84 * (cut.stop - cut.start) / blocks.d
+                    ax.barh(y + 0.12, width, 0.1, left=left, color=color)
+        told = "A client trains its whole bar and sends the coloured and dark parts.   "
+        told += "{:,.0f} floats go down, {:,.0f} up.".format(*(sent[way]["floats"].sum() for way in (~up, up)))
+        bottom = 0.27 - 0.53 * sent.groupby("block")["client"].nunique().max()
+        ax.text(N / 2, bottom + 0.2, told, ha="center", fontsize=11)
+        ax.set(xlim=(0, N), ylim=(bottom + 0.15, 3.2))
+        ax.axis("off")
+        return _closed(ax.figure)
+
+
+def _box(ax, x: float, y: float, width: float, height: float, text: str, color, edge=None) -> None:
+    ax.add_patch(plt.Rectangle((x, y), width, height, fc=color, ec=edge or color, lw=1.2))
+    look = {"ha": "center", "va": "center", "fontsize": 9, "linespacing": 1.3, "color": "black" if edge else "white"}
+    ax.text(x + width / 2, y + height / 2, text, **look)
+
+
+def _arrow(ax, sent: pd.DataFrame, x: float, start: float, end: float, color, unit: float) -> None:
+    """As wide as what one client sends, its keys and its floats beside it; none where nothing is sent."""
+    if len(sent):
+        floats = sent.groupby("client")["floats"].sum().max()
+        keys, width = ", ".join(sent["key"].str.partition(".")[0].unique()), max(unit * floats, 0.008)
+        shape = {"head_width": width + 0.06, "head_length": 0.12, "length_includes_head": True, "lw": 0}
+        ax.arrow(x, start, 0, end - start, width=width, color=color, **shape)
+        left = x + width / 2 + 0.02 if end > start else x - 0.1
+        ax.text(left, 1.25, f"${keys}$\n{floats:,.0f}", va="center", fontsize=8.5)
 
 
 def _closed(figure: Figure) -> Figure:

@@ -104,12 +104,13 @@ def tuned(method: str, task: Task) -> dict:
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}: expected one of {', '.join(METHODS)}.")
     own = SET_LIKE.get(method, method)
-    profile = "paper" if task.profile == "paper" else "laptop"
+    profiles = ("paper",) if task.profile == "paper" else (task.profile, "laptop")
     rows = {(row["profile"], row["dataset"], row["model"], row["method"]): row for row in _settings()}
-    for dataset, model in ((task.dataset, task.model), ("*", task.model), ("*", "*")):
-        if (profile, dataset, model, own) in rows:
-            row = rows[profile, dataset, model, own]
-            return {key: _value(text) for key, text in row.items() if key not in IDENTITY and text}
+    for profile in profiles:
+        for dataset, model in ((task.dataset, task.model), ("*", task.model), ("*", "*")):
+            if (profile, dataset, model, own) in rows:
+                row = rows[profile, dataset, model, own]
+                return {key: _value(text) for key, text in row.items() if key not in IDENTITY and text}
     raise ValueError(f"nothing was tuned for {method} with {task.model} on {task.dataset} at {profile}.")
 
 

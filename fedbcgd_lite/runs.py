@@ -133,7 +133,8 @@ class Run:
     @property
     def path(self) -> Path:
         """Where its record is kept."""
-        method = "-".join("".join(c if c.isalnum() else " " for c in self.algorithm.label).split()).lower()
+        words = "".join(c if c.isalnum() else " " for c in self.algorithm.label.replace("+", " plus "))
+        method = "-".join(words.split()).lower()
         return results_folder(self.task.profile) / "records" / f"{method}-s{self.seed}-{self.key[:12]}.json"
 
 

@@ -74,7 +74,7 @@ def table(
     std and to_target_d (Tables 2-6) where there is a paper_table; paper_dataset names its column, "CIFAR10" or
     "CIFAR100": a stand-in has another name, and other values.
     """
-    paper = _paper_values(paper_table, paper_dataset)
+    paper = paper_values(paper_table, paper_dataset)
     rows = []
     for group in groups(results, by).values():
         run, final = group[0].run, np.array([final_accuracy(r) for r in group])
@@ -95,10 +95,16 @@ PAPER_COLUMNS = {"mean": "paper_mean", "std": "paper_std", "floats_to_target_d":
 PAPER_MODELS = {"vit_small": "ViT-Base", "vit_base_pretrained": "ViT-Base"}  # whose place a model takes
 
 
-def _paper_values(paper_table: int | None, paper_dataset: str | None) -> dict[tuple[str, str], dict]:
+def paper_values(paper_table: int | None, paper_dataset: str | None) -> dict[tuple[str, str], dict]:
     """{(method, model): the paper's numbers} of one column of one of its Tables 2-6."""
     if paper_table is None:
         return {}
+    rows = paper_frame(paper_table, paper_dataset).rename(columns=PAPER_COLUMNS).to_dict("records")
+    return {(row["method"], row["model"]): {name: row[name] for name in PAPER_COLUMNS.values()} for row in rows}
+
+
+def paper_frame(paper_table: int, paper_dataset: str) -> pd.DataFrame:
+    """One column of one of the paper's Tables 2-6, all its models, as printed."""
     paper = pd.read_csv(PAPER / "tables.csv")
     paper = paper[(paper["table"] == paper_table) & (paper["dataset"] == paper_dataset)]
     if paper.empty:
@@ -106,8 +112,7 @@ def _paper_values(paper_table: int | None, paper_dataset: str | None) -> dict[tu
             f"the paper's Table {paper_table} has no column {paper_dataset!r}: expected a table from 2 to 6 and "
             "CIFAR10, CIFAR100 or TinyImageNet."
         )
-    rows = paper.rename(columns=PAPER_COLUMNS).to_dict("records")
-    return {(row["method"], row["model"]): {name: row[name] for name in PAPER_COLUMNS.values()} for row in rows}
+    return paper
 
 
 def column_tables(columns: list[Column], results: list[list[Result]]) -> pd.DataFrame:
@@ -120,7 +125,6 @@ def paper_layout(columns: list[Column], results: list[list[Result]]) -> pd.DataF
     """The paper's layout: a row a method, for each column mean +- std (floats to target), ours and the paper's."""
     cells = {}
     for column, mine in zip(columns, results):
-        name = f"{models.LABELS[column.task.model]}, {data.label(column.task.dataset)} ({column.target:g} %)"
         rows = table(mine, column.target, None, column.paper_table, column.paper_dataset).to_dict("records")
         by_method = {r.run.algorithm.label: r.run.algorithm.paper_name for r in mine}
         ours, paper = {}, {}
@@ -130,8 +134,18 @@ def paper_layout(columns: list[Column], results: list[list[Result]]) -> pd.DataF
             paper[method] = _cell(row["paper_mean"], row["paper_std"], row["paper_to_target_d"])
             if row["budget_d"] is None or np.isnan(row["budget_d"]):  # nothing is sent
                 ours[method], paper[method] = (text.partition(" (")[0] for text in (ours[method], paper[method]))
-        cells[name, "here"], cells[name, "paper"] = ours, paper
+        for side, content in zip(_heads(column), (ours, paper)):
+            cells[models.LABELS[column.task.model], side] = content
     return pd.DataFrame(cells).loc[list(dict.fromkeys(m for c in columns for m in c.methods))].fillna("")
+
+
+def _heads(column: Column) -> tuple[str, str]:
+    """What stands above the two halves of a column: data, width, budget (units of d) and target (percent)."""
+    task = column.task
+    here = f"here: {data.label(task.dataset)}, width {task.width}, {task.budget_d:g} d ({column.target:g} %)"
+    values = paper_frame(column.paper_table, column.paper_dataset)
+    values = values[values["model"] == PAPER_MODELS.get(task.model, models.LABELS[task.model])].iloc[0]
+    return here, f"paper: {column.paper_dataset}, {values['budget_d']:g} d ({values['target_acc']:g} %)"
 
 
 def _cell(mean: float, std: float, to_target_d: float, reached: int = 0, seeds: int = 0) -> str:
@@ -186,6 +200,21 @@ def groups(results: list[Result], by: str | None = None) -> dict[str, list[Resul
 
 def diverged(result: Result) -> bool:
     return result.record["status"] == "diverged"
+
+
+def work_table(columns: list[Column], results: list[list[Result]]) -> pd.DataFrame:
+    """Rounds and gradients of a sample for each participant (thousands) of one run, by method and column."""
+    rows: dict[str, dict] = {}
+    for column, mine in zip(columns, results):
+        name = models.LABELS[column.task.model], data.label(column.task.dataset)
+        for group in groups(mine).values():
+            run, rounds = group[0].run, group[0].rows[-1]["round"]
+            n = data.shape(run.task.dataset)[2] * (1 - run.task.validation)
+            samples = n if run.algorithm.pooled else n / run.task.n_clients
+            formed = rounds * run.algorithm.passes(run.task.local_epochs) * samples
+            rows.setdefault(run.algorithm.paper_name, {})[*name, "rounds"] = rounds
+            rows[run.algorithm.paper_name][*name, "gradients (1000)"] = round(formed / 1000, 1)
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def allocation_frame(result: Result) -> pd.DataFrame:

@@ -1,7 +1,5 @@
 """Least squares, where optima and fixed points are known from linear algebra."""
 
-import functools
-
 import numpy as np
 import pytest
 import torch
@@ -126,31 +124,32 @@ def quadratic() -> Problem:
     return Problem(model, (A, b), np.split(np.arange(8 * M), M), loss=F.mse_loss)
 
 
-@functools.cache
-def distance(algorithm, rounds: int, noisy: bool) -> float:
-    """|x - x*| / |x*| after some rounds of 10 of 20 clients: 4 local steps on 2 samples each, or on all 8."""
-    problem = quadratic()
+def distances(algorithm, rounds: int, noisy: bool) -> np.ndarray:
+    """|x - x*| / |x*| after each round of 10 of 20 clients: 4 local steps on 2 samples each, or on all 8."""
+    problem, found = quadratic(), []
+    target = optimum(problem)
     size = dict(batch_size=2, local_epochs=1) if noisy else dict(batch_size=8, local_epochs=4)
-    protocol = dict(rounds=rounds, clients_per_round=10, lr=0.02, lr_decay=1.0, weight_decay=0.0, eval_every_d=1e9)
-    x = simulate(problem, algorithm, machine=Machine(chunk=10), **size, **protocol).x.numpy()
-    return float(np.linalg.norm(x - optimum(problem)) / np.linalg.norm(optimum(problem)))
+    protocol = dict(rounds=rounds, clients_per_round=10, lr=0.03, lr_decay=1.0, weight_decay=0.0, eval_every_d=1e9)
+    hooks = dict(machine=Machine(chunk=10), on_round=lambda t: found.append(np.linalg.norm(t.x.numpy() - target)))
+    simulate(problem, algorithm, **size, **protocol, **hooks)
+    return np.array(found) / np.linalg.norm(target)
 
 
 EXACT = {
-    "SCAFFOLD, option 1": (Scaffold(1), False),
-    "SCAFFOLD, option 2": (Scaffold(2), False),
-    "FedDC": (FedDC(), False),
-    "FedBCGD+": (FedBCGDPlus("balanced:5", 0), True),
-    "FedBCGD+, momentum": (FedBCGDPlus("balanced:5", 0.45), True),
-    "FedBCGD+, option 2": (FedBCGDPlus("balanced:5", 0.45, option=2), True),
-    "FedBCGD+ without noise": (FedBCGDPlus("balanced:5", 0.45, svrg=False), False),
+    "SCAFFOLD, option 1": (Scaffold(1), False, 200),
+    "SCAFFOLD, option 2": (Scaffold(2), False, 200),
+    "FedDC": (FedDC(), False, 400),
+    "FedBCGD+": (FedBCGDPlus("balanced:5", 0), True, 700),
+    "FedBCGD+, momentum": (FedBCGDPlus("balanced:5", 0.45), True, 1200),
+    "FedBCGD+, option 2": (FedBCGDPlus("balanced:5", 0.45, option=2), True, 1000),
+    "FedBCGD+ without noise": (FedBCGDPlus("balanced:5", 0.45, svrg=False), False, 1000),
 }
 
 
-@pytest.mark.parametrize("algorithm, noisy", EXACT.values(), ids=EXACT.keys())
-def test_corrected_methods_reach_a_heterogeneous_optimum(algorithm, noisy):
+@pytest.mark.parametrize("algorithm, noisy, rounds", EXACT.values(), ids=EXACT.keys())
+def test_corrected_methods_reach_a_heterogeneous_optimum(algorithm, noisy, rounds):
     """Partial participation and, where there is SVRG, mini-batch noise do not keep them from it (Theorem 2)."""
-    assert distance(algorithm, 3000, noisy) < 1e-10
+    assert distances(algorithm, rounds, noisy)[-1] < 1e-10
 
 
 STUCK = {
@@ -167,6 +166,6 @@ STUCK = {
 
 @pytest.mark.parametrize("algorithm", STUCK.values(), ids=STUCK.keys())
 def test_what_lacks_a_correction_or_has_a_wrong_one_stays_away(algorithm):
-    """They come no nearer than 2 % of |x*|, however long they run (or leave it altogether)."""
-    assert not distance(algorithm, 600, True) < 0.02
-    assert not distance(algorithm, 1200, True) < 0.02
+    """However long they run they come no nearer than some percent of |x*|, or they leave it altogether."""
+    late = distances(algorithm, 400, True)[200:]
+    assert not (late < 0.05).any()

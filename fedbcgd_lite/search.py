@@ -1,0 +1,88 @@
+"""The search for step sizes and constants on a validation split: grids from search.toml, the choice for tuned.csv."""
+
+import dataclasses
+import itertools
+import tomllib
+
+import numpy as np
+import pandas as pd
+
+from . import data, models
+from .protocols import FOLDER, METHODS, OF_TASK, tuned
+from .results import Result
+from .runs import Run, Task, grid, task
+from .tables import final_accuracy
+
+HELD_OUT = 0.1  # of the training images
+SETTINGS = ("lr", "momentum", "server_lr", "option", "clip")  # what is searched; columns of tuned.csv
+
+
+def search_runs(profile: str, seeds: int | None = None) -> list[Run]:
+    """All runs of the grids of a profile, on the validation split, with at most so many seeds as each grid says."""
+    spaces = tomllib.loads((FOLDER / "search.toml").read_text())
+    if profile not in spaces:
+        raise ValueError(f"nothing is searched at profile {profile!r}: expected one of {', '.join(spaces)}.")
+    runs = []
+    for space in spaces[profile]:
+        base = task(profile, validation=HELD_OUT, **space["task"])
+        limit = min(space["seeds"], seeds or space["seeds"])
+        runs += [run for values in space["grids"] for run in _combinations(base, values, range(limit))]
+    return runs
+
+
+def _combinations(base: Task, values: dict, seeds) -> list[Run]:
+    """Every combination of the values of one line."""
+    names = [name for name in values if name != "method"]
+    runs = []
+    for chosen in itertools.product(*(values[name] for name in names)):
+        fields = dict(zip(names, chosen))
+        of_task = {name: fields.pop(name) for name in OF_TASK if name in fields}
+        algorithm = METHODS[values["method"]](**fields)
+        runs += grid(dataclasses.replace(base, **of_task), algorithm=algorithm, seed=seeds)
+    return runs
+
+
+def scores(results: list[Result]) -> pd.DataFrame:
+    """Accuracy (percent, mean over seeds, NaN where one diverged) of each combination; settings have their columns."""
+    rows = [{**_place(r.run), **_settings(r.run), "accuracy": final_accuracy(r)} for r in results]
+    keys = ["dataset", "model", "method", *SETTINGS]
+    frame = pd.DataFrame(rows, columns=[*keys, "accuracy"])
+    by_combination = frame.groupby(keys, sort=False, dropna=False)["accuracy"]
+    return by_combination.agg(accuracy=lambda a: a.mean(skipna=False), seeds="size").reset_index()
+
+
+def _place(run: Run) -> dict:
+    return {"dataset": run.task.dataset, "model": run.task.model, "method": run.algorithm.paper_name}
+
+
+def _settings(run: Run) -> dict:
+    """What was tried, with None for what a method does not have."""
+    holders = {**vars(run.algorithm), "lr": run.task.lr, "clip": run.task.clip}
+    return {name: holders.get(name) for name in SETTINGS}
+
+
+def best(found: pd.DataFrame) -> pd.DataFrame:
+    """The combination with the highest accuracy for each data set, model and method."""
+    ranked = found.dropna(subset="accuracy").sort_values("accuracy", ascending=False, kind="stable")
+    return ranked.groupby(["dataset", "model", "method"], sort=False).head(1).sort_index().reset_index(drop=True)
+
+
+def is_tuned(row: dict, profile: str) -> bool:
+    """Whether tuned.csv has exactly the settings of a row of `best`."""
+    held = tuned(row["method"], task(profile, dataset=row["dataset"], model=row["model"]))
+    return held == {name: row[name] for name in SETTINGS if not _missing(row[name])}
+
+
+def for_tuned(chosen: pd.DataFrame, profile: str) -> pd.DataFrame:
+    """Rows for tuned.csv of what `best` found."""
+    rows = chosen.assign(profile=profile, chosen=chosen["accuracy"].round(2))
+    return rows[["profile", "dataset", "model", "method", *SETTINGS, "chosen"]]
+
+
+def _missing(value) -> bool:
+    return value is None or (isinstance(value, float) and np.isnan(value))
+
+
+def label_of(row: dict) -> str:
+    """ "LeNet-5, Fashion-MNIST-12k" for a row of `scores`."""
+    return f"{models.LABELS[row['model']]}, {data.label(row['dataset'])}"
