@@ -150,15 +150,11 @@ def claim(item: str, results: list, columns: list[Column] | None = None) -> list
 def _of_column(entry: dict, column: Column) -> dict:
     """The claim for one column of a table, with what the paper prints there."""
     name = f"{models.LABELS[column.task.model]}, {data.label(column.task.dataset)}"
-    found = {
-        "target": column.target,
-        **entry,
-        "id": f"{entry['id']}: {name}",
-        "statement": f"{name}: {entry['statement']}",
-    }
+    statement = f"{name}: {entry['statement']}"
+    found = {"target": column.target, **entry, "id": f"{entry['id']}: {name}", "statement": statement}
     printed = tables.paper_values(column.paper_table, column.paper_dataset)
     model = tables.PAPER_MODELS.get(column.task.model, models.LABELS[column.task.model])
-    key, unit = {"to_target_d": ("paper_to_target_d", " d"), "final_accuracy": ("paper_mean", " %")}[entry["quantity"]]
-    sides = [printed.get((side["method"], model)) for side in (entry["of"], entry["than"])]
-    texts = [f"{side[key]:g}{unit}".replace("inf d", "never") for side in sides if side]
-    return {**found, "paper": " against ".join(texts)}
+    name, unit = {"to_target_d": ("paper_to_target_d", "d")}.get(entry["quantity"], ("paper_mean", "%"))
+    sides = [printed.get((side.get("method"), model)) for side in (entry["of"], entry["than"])]
+    texts = [f"{side[name]:g} {unit}" if np.isfinite(side[name]) else "never" for side in sides if side]
+    return found | ({"paper": " against ".join(texts)} if texts else {})

@@ -342,8 +342,8 @@ def _arrow(ax, sent: pd.DataFrame, x: float, start: float, end: float, color, un
         keys, width = ", ".join(sent["key"].str.partition(".")[0].unique()), max(unit * floats, 0.008)
         shape = {"head_width": width + 0.06, "head_length": 0.12, "length_includes_head": True, "lw": 0}
         ax.arrow(x, start, 0, end - start, width=width, color=color, **shape)
-        left = x + width / 2 + 0.02 if end > start else x - 0.1
-        ax.text(left, 1.25, f"${keys}$\n{floats:,.0f}", va="center", fontsize=8.5)
+        place = {"x": x + width / 2 + 0.02} if end > start else {"x": x, "ha": "center"}
+        ax.text(y=1.25, s=f"${keys}$\n{floats:,.0f}", va="center", fontsize=8.5, **place)
 
 
 def _closed(figure: Figure) -> Figure:

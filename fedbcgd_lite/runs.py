@@ -97,7 +97,7 @@ FLOATS = (float, float | None)
 PROFILES = {
     "laptop": {"width": 16, "budget_d": 40.0},
     "smoke": {"width": 4, "budget_d": 2.0, "local_epochs": 1},
-    "paper": {"width": 64, "budget_d": 1000.0, "augment": True},
+    "paper": {"dataset": "cifar10", "width": 64, "budget_d": 1000.0, "augment": True},
 }
 
 
