@@ -51,8 +51,8 @@ replay: .venv/.stamp  ## compute the first rounds of the kept records again and 
 notebooks: .venv/.stamp  ## execute the notebooks with their own parameters and keep the outputs in notebooks/ (before a commit)
 	@$(RUN) figures --publish $(if $(ONLY),--only $(ONLY)) $(if $(JOBS),--jobs $(JOBS))
 
-bench: .venv/.stamp  ## time rounds beside a plain PyTorch loop: tests/benchmarks/<host class>.csv
-	@.venv/bin/python tests/benchmarks/bench.py $(if $(ONLY),--only $(ONLY))
+bench: .venv/.stamp  ## time rounds beside a plain PyTorch loop, or with METHODS=1 beside FedAvg's: tests/benchmarks/<host class>.csv
+	@.venv/bin/python tests/benchmarks/bench.py $(if $(ONLY),--only $(ONLY)) $(if $(filter-out 0,$(METHODS)),--methods)
 
 gpu-check: .venv/.stamp  ## on a GPU: agreement with the CPU, speed, and Table 6 on IMAGES=<folder with train/ and test/>
 	@.venv/bin/python tests/benchmarks/gpu_check.py $(if $(IMAGES),--images $(IMAGES))

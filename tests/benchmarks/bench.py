@@ -5,6 +5,8 @@ of <host class>.csv: work, engine, precision, seconds_per_round (median), ratio 
 peak_mb (10^6 bytes of the process, PyTorch included), batches and overhead (with one worker: the share of a round that
 goes into the making of mini-batches, and into everything else but gradients) and first_round_s (from the call of
 `simulate`, the measurement of the machine included).
+
+With --methods: a round of every method beside one of FedAvg, in <host class>-methods.csv; the ratio is to FedAvg.
 """
 
 import argparse
@@ -64,6 +66,20 @@ ENGINES = [
     Engine(f"FedAvg, {CORES} runs at a time", processes=CORES, cores=1),
     *[Engine(name, play=play) for name, play in importable().items()],
 ]
+METHODS = {
+    "FedAvg": fb.FedAvg(),
+    "FedAdam": fb.FedAdam(),
+    "SCAFFOLD": fb.Scaffold(),
+    "SCAFFOLD (option I)": fb.Scaffold(option=1),
+    "FedDC": fb.FedDC(),
+    "FedBCGD": fb.FedBCGD(),
+    "FedBCGD+": fb.FedBCGDPlus(),
+    "FedBCGD+ (option II)": fb.FedBCGDPlus(option=2),
+    "TOP-k": fb.Compressed(fb.FedAvg(), fb.TopK()),
+    "FedPAQ": fb.Compressed(fb.FedAvg(), fb.QSGD()),
+    "QSGD+FedBCGD": fb.Compressed(fb.FedBCGD(), fb.QSGD()),
+}
+METHOD_ENGINES = [Engine(name, algorithm=algorithm) for name, algorithm in METHODS.items()]
 
 
 def play_companion(work: Work, engine: Engine, turn) -> None:
@@ -141,9 +157,9 @@ class Player:
             pipe.send("stop")
 
 
-def measure(work: Work, turns: int) -> list[dict]:
-    """One row for each engine."""
-    players = [Player(work, engine) for engine in ENGINES]
+def measure(work: Work, turns: int, engines: list[Engine]) -> list[dict]:
+    """One row for each engine; ratios are to the first one."""
+    players = [Player(work, engine) for engine in engines]
     for turn in range(-max(1, turns // 10), turns):
         for player in players:
             player.play()
@@ -174,9 +190,9 @@ def _row(work: Work, player: Player, plain: float) -> dict:
     }
 
 
-def keep(measured: pd.DataFrame) -> Path:
+def keep(measured: pd.DataFrame, suffix: str) -> Path:
     """Write the table of this host class; works that were not measured this time keep their rows."""
-    path = Path(__file__).parent / f"{torch.backends.cpu.get_cpu_capability().lower()}-{CORES}-cores.csv"
+    path = Path(__file__).parent / f"{torch.backends.cpu.get_cpu_capability().lower()}-{CORES}-cores{suffix}.csv"
     if path.exists():
         before = pd.read_csv(path)
         measured = pd.concat([before[~before["work"].isin(measured["work"])], measured])
@@ -188,14 +204,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="W1,W2,W3", help="works, separated by commas")
     parser.add_argument("--quick", action="store_true", help="one measured round each, and nothing is written")
+    parser.add_argument("--methods", action="store_true", help="every method beside FedAvg")
     options = parser.parse_args()
-    rows = []
+    engines, rows = METHOD_ENGINES if options.methods else ENGINES, []
     for work in chosen(parser, options.only, WORKS):
+        if options.methods and work.name == "W1":
+            continue  # a linear model has one layer: nothing to cut into the paper's blocks
         print(f"{work.name}: {work.what}", flush=True)
-        rows += measure(work, 1 if options.quick else work.turns)
-        print(pd.DataFrame(rows[-len(ENGINES) :]).to_string(index=False), flush=True)
+        rows += measure(work, 1 if options.quick else work.turns, engines)
+        print(pd.DataFrame(rows[-len(engines) :]).to_string(index=False), flush=True)
     if not options.quick:
-        print(keep(pd.DataFrame(rows)))
+        print(keep(pd.DataFrame(rows), "-methods" if options.methods else ""))
 
 
 if __name__ == "__main__":
