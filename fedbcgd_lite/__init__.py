@@ -43,17 +43,15 @@ _LAZY = {  # what needs pandas and matplotlib is loaded when it is first asked f
         "work_table",
     ),
     "figures": (
-        "allocation",
         "curves",
         "floats_chart",
-        "framework",
         "panels",
-        "partition_map",
         "rates_chart",
         "save",
         "score_map",
         "sweep",
     ),
+    "diagrams": ("allocation", "framework", "partition_map"),
     "claims": ("claim", "judge"),
     "search": ("best", "is_tuned", "scores", "search_runs"),
 }
@@ -101,6 +99,7 @@ __all__ = [
     "simulate",
     *_LAZY["tables"],
     *_LAZY["figures"],
+    *_LAZY["diagrams"],
     *_LAZY["claims"],
     *_LAZY["search"],
 ]

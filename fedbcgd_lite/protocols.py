@@ -71,11 +71,10 @@ def columns(item: str, profile: str) -> list[Column]:
         known = ", ".join(name for name in PROFILES if name in items[item])
         raise ValueError(f"{item} has no profile {profile!r}: expected one of {known}.")
     entry, chosen = items[item], items[item][profile]
-    papers = entry.get("paper_columns", [None] * len(chosen["columns"]))
     found = []
-    for own, paper_dataset in zip(chosen["columns"], papers, strict=True):
+    for own in chosen["columns"]:
         fields = {**chosen.get("all", {}), **own}
-        target = float(fields.pop("target"))
+        target, paper_dataset = float(fields.pop("target")), fields.pop("paper", None)
         if "rho" in fields:
             fields["partition"] = Dirichlet(fields.pop("rho"))
         found.append(

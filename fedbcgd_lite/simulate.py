@@ -1,6 +1,8 @@
 """The only loop over rounds: select clients, deal them to blocks, train, count what is sent, aggregate, evaluate."""
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -143,9 +145,10 @@ class _Loop:
         """A dict, or files where the states of all clients are too large for memory."""
         if not too_large(len(self.clients), self.blank):
             return {}
-        temporary = None if folder else tempfile.TemporaryDirectory(prefix="fedbcgd-states-")
-        states = MappedStates(folder or temporary.name, len(self.clients), self.blank)
-        states.temporary = temporary  # lives as long as they do
+        temporary = None if folder else tempfile.mkdtemp(prefix="fedbcgd-states-")
+        states = MappedStates(folder or temporary, len(self.clients), self.blank)
+        if temporary:
+            weakref.finalize(states, shutil.rmtree, temporary, ignore_errors=True)
         return states
 
     def resumed(self, t: Trajectory) -> Trajectory:

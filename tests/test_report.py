@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedbcgd_lite import FedAvg, FedAvgM, FedBCGD, claims, figures, tables
+from fedbcgd_lite import FedAvg, FedAvgM, FedBCGD, claims, diagrams, figures, tables
 from fedbcgd_lite.results import Result
 from fedbcgd_lite.runs import Run, task
 
@@ -98,13 +98,13 @@ def test_curves_draw_the_mean_and_the_range_over_seeds():
 
 
 def test_allocation_draws_every_participant_of_a_round():
-    figure = figures.allocation(result(FedBCGD()), rounds=2)
+    figure = diagrams.allocation(result(FedBCGD()), rounds=2)
     assert len(figure.axes[0].texts) == 4
     assert tables.allocation_frame(result(FedBCGD())).iloc[0][["round", "client", "upload_d"]].tolist() == [1, 0, 0.3]
 
 
 def test_partition_map_counts_samples_of_each_class():
-    figure = figures.partition_map([0, 0, 1, 2], [np.array([0, 1]), np.array([2, 3])])
+    figure = diagrams.partition_map([0, 0, 1, 2], [np.array([0, 1]), np.array([2, 3])])
     assert figure.axes[0].collections[0].get_array().reshape(3, 2).tolist() == [[2, 0], [0, 1], [0, 1]]
 
 

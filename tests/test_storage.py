@@ -1,11 +1,14 @@
 """Records and checkpoints: read, resumed, recomputed - and never half-written, never silently wrong."""
 
 import dataclasses
+import gc
+import hashlib
 import json
 import math
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +22,7 @@ import pytest
 import torch
 
 import fedbcgd_lite as fb
-from fedbcgd_lite import data, experiments, records
+from fedbcgd_lite import data, experiments, records, states
 from fedbcgd_lite.estimate import Estimate, estimate
 from fedbcgd_lite.machine import Machine
 from fedbcgd_lite.runs import from_plain, to_plain
@@ -657,3 +660,64 @@ def test_the_estimate_is_about_right(algorithm):
     fb.run_grid(wanted, jobs=1)
     measured = time.monotonic() - started
     assert 1 / 4 < predicted / measured < 4, (predicted, measured)
+
+
+# --- client states that exceed memory -------------------------------------------------------------------------------
+
+STATEFUL = [
+    fb.Scaffold(),
+    fb.FedBCGDPlus("balanced:3", option=2),
+    fb.Compressed(fb.FedAvg(), fb.TopK(0.1)),
+]
+
+
+@pytest.fixture
+def no_memory(monkeypatch):
+    """Every client state is too large for memory."""
+    monkeypatch.setenv("FEDBCGD_STATE_MEMORY", "1")
+
+
+@pytest.mark.parametrize("algorithm", STATEFUL, ids=str)
+def test_states_in_files_change_nothing(algorithm, monkeypatch):
+    """A run whose client states lie in files is the run whose states are in memory, bit for bit."""
+    run = fb.Run(tiny(rounds=5), algorithm)
+    in_memory = simulate(run.task.problem(0), algorithm, run.task)
+    monkeypatch.setenv("FEDBCGD_STATE_MEMORY", "1")
+    in_files = simulate(run.task.problem(0), algorithm, run.task)
+    assert torch.equal(in_memory.x, in_files.x) and in_memory.rows == in_files.rows
+    assert isinstance(in_files.clients, states.MappedStates) and set(in_files.clients) == set(in_memory.clients)
+    for client, state in in_memory.clients.items():
+        assert all(torch.equal(state[key], in_files.clients[client][key]) for key in state)
+
+
+def test_files_of_states_go_with_the_trajectory(no_memory):
+    """Without a folder of their own they lie in a temporary one."""
+    t = simulate(tiny().problem(0), fb.Scaffold(), tiny(rounds=2))
+    folder = t.clients.folder
+    assert folder.exists()
+    del t
+    gc.collect()
+    assert not folder.exists()
+
+
+def test_an_interrupted_run_finds_its_states_again(no_memory, computed, monkeypatch):
+    """The checkpoint names the rows, the files hold them; afterwards nothing of them is left."""
+    run = fb.Run(tiny(rounds=5), fb.Scaffold())
+    whole = simulate(run.task.problem(0), run.algorithm, run.task)
+    interrupt_after(2, run, monkeypatch)
+    assert run.path.with_suffix(".states").is_dir()
+    del computed[:]
+    (result,) = fb.run_grid([run], jobs=1)
+    assert computed == [("SCAFFOLD", 0, 2)]
+    assert result.record["x_sha256"] == hashlib.sha256(whole.x.numpy().tobytes()).hexdigest()
+    assert {path.suffix for path in run.path.parent.iterdir()} == {".json"}
+
+
+def test_a_run_whose_states_are_gone_is_computed_again_and_says_so(no_memory, computed, monkeypatch):
+    run = fb.Run(tiny(rounds=5), fb.Scaffold())
+    interrupt_after(2, run, monkeypatch)
+    shutil.rmtree(run.path.with_suffix(".states"))
+    del computed[:]
+    with pytest.warns(UserWarning, match="c_i.states is missing.*computed again"):
+        (result,) = fb.run_grid([run], jobs=1)
+    assert computed == [("SCAFFOLD", 0, 0)] and result.rows[-1]["round"] == 5
