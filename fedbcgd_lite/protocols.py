@@ -97,28 +97,25 @@ def tuned(method: str, task: Task) -> dict:
     """The settings of a method on a task, such as {"lr": 0.1, "momentum": 0.6}, from tuned.csv.
 
     They were chosen on a validation split for this profile, data set and model (notebooks/hyperparameters.ipynb), or
-    for the rows with * , which take the place of what is not there. The smoke profile has those of laptop; a compressed
-    method has those of the method that it compresses.
+    stand in rows with *, for whatever has no row of its own. A compressed method has the settings of the method that it
+    compresses.
     """
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}: expected one of {', '.join(METHODS)}.")
     own = SET_LIKE.get(method, method)
-    profiles = ("paper",) if task.profile == "paper" else (task.profile, "laptop")
+    profile = task.profile if task.profile in PROFILES else "laptop"
     rows = {(row["profile"], row["dataset"], row["model"], row["method"]): row for row in _settings()}
-    for profile in profiles:
-        for dataset, model in ((task.dataset, task.model), ("*", task.model), ("*", "*")):
-            if (profile, dataset, model, own) in rows:
-                row = rows[profile, dataset, model, own]
-                return {key: _value(text) for key, text in row.items() if key not in IDENTITY and text}
+    for dataset, model in ((task.dataset, task.model), ("*", task.model), ("*", "*")):
+        if (profile, dataset, model, own) in rows:
+            row = rows[profile, dataset, model, own]
+            return {key: _value(text) for key, text in row.items() if key not in IDENTITY and text}
     raise ValueError(f"nothing was tuned for {method} with {task.model} on {task.dataset} at {profile}.")
 
 
 IDENTITY = ("profile", "dataset", "model", "method", "chosen")
 
 
-def _value(text: str) -> float | int | bool:
-    if text in ("True", "False"):
-        return text == "True"
+def _value(text: str) -> float | int:
     return int(text) if text.isdigit() else float(text)
 
 

@@ -1,6 +1,7 @@
 """What tables and figures run: the protocols, how methods are set, the search behind it, and the plan before a run."""
 
 import csv
+import dataclasses
 
 import numpy as np
 import pandas as pd
@@ -100,14 +101,16 @@ def test_settings_of_a_task_come_before_those_of_its_model_and_of_all(monkeypatc
     monkeypatch.setattr(protocols, "_settings", lambda: rows)
 
     def found(profile, **fields):
-        return fb.tuned("FedAvg", fb.task(profile, **fields))
+        known = profile if profile in PROFILES else "laptop"
+        return fb.tuned("FedAvg", dataclasses.replace(fb.task(known, **fields), profile=profile))
 
     assert found("laptop") == {"lr": 0.1} and found("laptop", model="vgg11") == {"lr": 0.2}
     assert found("laptop", model="vgg11", dataset="glyphs100") == {"lr": 0.3}
-    assert found("smoke") == {"lr": 0.4} and found("smoke", model="vgg11") == {"lr": 0.2}
+    assert found("smoke") == {"lr": 0.4} and found("custom", model="vgg11") == {"lr": 0.2}
     assert fb.tuned("FedPAQ", fb.task()) == {"lr": 0.1}
-    with pytest.raises(ValueError, match="nothing was tuned for FedAvg with lenet5 on cifar10 at paper"):
-        found("paper")
+    for profile, place in (("paper", "lenet5 on cifar10"), ("smoke", "vgg11 on fmnist12k")):
+        with pytest.raises(ValueError, match=f"nothing was tuned for FedAvg with {place} at {profile}"):
+            found(profile, **({"model": "vgg11"} if profile == "smoke" else {}))
 
 
 def test_contenders_put_each_setting_where_it_belongs():
@@ -245,14 +248,14 @@ def test_passes_over_the_data_are_those_that_a_run_makes(algorithm, passes, monk
     plain = Flat.gradient
     monkeypatch.setattr(Flat, "gradient", lambda self, x, *b: counted.append(len(b[1])) or plain(self, x, *b))
     whole = toy()
-    run(whole, protocols.dataclasses.replace(algorithm, **_small(algorithm)), rounds=1, local_epochs=5)
+    run(whole, dataclasses.replace(algorithm, **_small(algorithm)), rounds=1, local_epochs=5)
     assert sum(counted) == samples * passes
 
 
 def _small(algorithm) -> dict:
     """Blocks that the toy network has."""
     if hasattr(algorithm, "algorithm"):
-        return {"algorithm": protocols.dataclasses.replace(algorithm.algorithm, blocks="balanced:2")}
+        return {"algorithm": dataclasses.replace(algorithm.algorithm, blocks="balanced:2")}
     return {"blocks": "balanced:2"} if algorithm.blocks == "paper" else {}
 
 
