@@ -133,6 +133,9 @@ class _Loop:
             raise ValueError(
                 f"{algorithm.label} uploads nothing, so budget_d = {training.budget_d} never ends the run: give rounds."
             )
+        for slot in (blocks.slot(0, j) for j in range(blocks.n_blocks)):
+            for _, cut in slot.cuts:
+                algorithm.codec.floats_per_float(cut.stop - cut.start)  # refuses a k above the size of a block
         self.server, self.blank = algorithm.init(engine.x0.clone(), len(self.clients))
 
     def start(self, states: Path | None) -> Trajectory:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import fedbcgd_lite as fb
-from fedbcgd_lite import blocks, data, rng
+from fedbcgd_lite import blocks, data, models, rng
 from fedbcgd_lite.models import LeNet5
 from fedbcgd_lite.problem import resolve_device
 
@@ -277,6 +277,66 @@ NAMES = {
     "random stream": (lambda: rng.numpy_rng(0, "dice"), "'dice'|init, partition"),
 }
 
+COMPRESSED = fb.Compressed  # short for the table
+
+
+def made(model, image, width=4):
+    """A model for images of one shape."""
+    return models.MODELS[model](image, 10, width)
+
+
+METHODS = {
+    "FedAdam tau 0": (lambda: fb.FedAdam(tau=0), "tau = 0|above 0"),
+    "FedAdam tau negative": (lambda: fb.FedAdam(tau=-1e-3), "tau = -0.001|above 0"),
+    "FedAdam server_lr 0": (lambda: fb.FedAdam(server_lr=0), "server_lr = 0|above 0"),
+    "FedAdam b1": (lambda: fb.FedAdam(b1=1), "b1 = 1|[0, 1)"),
+    "FedAdam b2": (lambda: fb.FedAdam(b2=-0.1), "b2 = -0.1|[0, 1)"),
+    "SCAFFOLD option": (lambda: fb.Scaffold(option=3), "option = 3|1 |2 "),
+    "SCAFFOLD option True": (lambda: fb.Scaffold(option=True), "option = True|1 |2 "),
+    "FedDC penalty": (lambda: fb.FedDC(penalty=-0.01), "penalty = -0.01|at least 0"),
+    "FedBCGD+ momentum": (lambda: fb.FedBCGDPlus(momentum=1), "momentum = 1|[0, 1)"),
+    "FedBCGD+ option": (lambda: fb.FedBCGDPlus(option="II"), "option = 'II'|1 |2 "),
+    "FedBCGD+ sign": (lambda: fb.FedBCGDPlus(sign=0), "sign = 0|1, or -1"),
+    "FedBCGD+ factor": (lambda: fb.FedBCGDPlus(shared_factor=0), "shared_factor = 0|above 0"),
+    "FedBCGD+ blocks": (lambda: simulate(algorithm=fb.FedBCGDPlus()), "'paper'|Linear|'balanced:N'"),
+    "compressed class": (lambda: COMPRESSED(fb.FedAvg, fb.QSGD()), "FedAvg|Compressed(FedAvg(), QSGD())"),
+    "codec class": (lambda: COMPRESSED(fb.FedAvg(), fb.QSGD), "QSGD|Compressed(FedAvg(), QSGD())"),
+    "compressed twice": (
+        lambda: COMPRESSED(COMPRESSED(fb.FedAvg(), fb.QSGD()), fb.TopK()),
+        "Compressed|not compressed already",
+    ),
+    "compressed pooled": (lambda: COMPRESSED(fb.CentralisedSGD(), fb.TopK()), "CentralisedSGD|method that sends"),
+    "k 0": (lambda: fb.TopK(0), "k = 0|(0, 1]|at least 1"),
+    "k negative": (lambda: fb.TopK(-3), "k = -3|(0, 1]|at least 1"),
+    "k fraction above 1": (lambda: fb.TopK(1.5), "k = 1.5|(0, 1]|at least 1"),
+    "k nan": (lambda: fb.TopK(NAN), "k = nan|(0, 1]"),
+    "k above d": (lambda: simulate(algorithm=COMPRESSED(fb.FedAvg(), fb.TopK(16))), "k = 16|15 numbers|at most 15"),
+    "levels 0": (lambda: fb.QSGD(levels=0), "levels = 0|at least 1"),
+    "levels 1.5": (lambda: fb.QSGD(levels=1.5), "levels = 1.5|whole number"),
+    "bucket 0": (lambda: fb.QSGD(bucket=0), "bucket = 0|at least 1"),
+    "clip 0": (lambda: training(clip=0), "clip = 0|above 0"),
+    "clip negative": (lambda: training(clip=-1), "clip = -1|above 0"),
+    "blocks of another model": (
+        lambda: blocks.partition(made("vgg11", (1, 28, 28)), blocks.PAPER["LeNet5", "paper"]),
+        "'fc3'|no parameter|conv1.weight",
+    ),
+    "sizes of another model": (
+        lambda: blocks.partition(made("vgg11", (1, 28, 28)), partition("paper")),
+        "698 floats|VGG11|add up",
+    ),
+    "more blocks than parameters, ResNet": (
+        lambda: blocks.partition(made("resnet18", (1, 28, 28)), "balanced:10000000"),
+        "N = 10000000|1 to ",
+    ),
+    "patch": (lambda: made("vit_small", (1, 30, 28), 8), "30 x 28|4 x 4"),
+    "ViT-Base at another size": (lambda: made("vit_base", (3, 32, 32)), "32 x 32|224 x 224|vit_small"),
+    "VGG too small": (lambda: made("vgg11", (3, 12, 12)), "12 x 12|at least 17 x 17"),
+    "ResNet odd width": (lambda: made("resnet18", (3, 32, 32), 3), "width = 3|even"),
+    "crop without resize": (lambda: fb.task("smoke", crop=28), "resize = None|crop = 28|both or neither"),
+    "crop above resize": (lambda: fb.task("smoke", resize=28, crop=32), "crop = 32|resize = 28"),
+    "profile": (lambda: fb.task("desktop"), "'desktop'|laptop, smoke, paper"),
+}
+
 TABLE = {
     f"{part}: {name}": entry
     for part, entries in {
@@ -285,6 +345,7 @@ TABLE = {
         "problem": PROBLEMS,
         "protocol": PROTOCOL,
         "name": NAMES,
+        "method": METHODS,
     }.items()
     for name, entry in entries.items()
 }
