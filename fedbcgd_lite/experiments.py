@@ -14,7 +14,7 @@ from pathlib import Path
 import joblib.externals.loky.backend.resource_tracker
 import tqdm.auto
 
-from . import blocks, checks, records
+from . import blocks, checks, data, models, records
 from .estimate import duration, estimate
 from .ledger import Ledger
 from .machine import Machine
@@ -207,7 +207,8 @@ def _unpack(state: dict, folder: Path, device: str) -> Trajectory | None:
 
 def _name(run: Run) -> str:
     momentum = f"momentum {run.algorithm.momentum}, " if hasattr(run.algorithm, "momentum") else ""
-    return f"{run.algorithm.label}, {momentum}lr {run.task.lr}, seed {run.seed}"
+    where = f"{models.LABELS[run.task.model]} on {data.label(run.task.dataset)}"
+    return f"{run.algorithm.label}, {where}, {momentum}lr {run.task.lr}, seed {run.seed}"
 
 
 def _say(text: str) -> None:
