@@ -151,6 +151,14 @@ def test_the_best_mean_over_seeds_is_chosen_and_a_combination_that_diverged_neve
     assert search.best(found)[["lr", "accuracy"]].values.tolist() == [[0.1, 55.0]]
 
 
+def test_clipping_is_chosen_only_where_it_gains_a_point():
+    plain = result(fb.FedAvg(), 0, (0, 50))
+    for gain, chosen in ((0.9, None), (1.1, 10.0)):
+        clipped = result(fb.FedAvg(), 0, (0, 50 + gain), clip=10.0)
+        (row,) = search.best(search.scores([plain, clipped])).to_dict("records")
+        assert (None if np.isnan(row["clip"]) else row["clip"]) == chosen
+
+
 def test_a_choice_that_is_not_in_tuned_csv_is_noticed():
     own = fb.tuned("FedAvg", fb.task())["lr"]
     (row,) = search.best(searched({(own, 0): 50, (own, 1): 60})).to_dict("records")
