@@ -54,7 +54,10 @@ class FedBCGD(Algorithm):
         return {f"dx.{part}": encode(out["dx"][cut]) for part, cut in slot.cuts}, client
 
     def aggregate(self, server: State, mail: Mail) -> State:
-        x, v = _block_step(server, mail, self.momentum)
+        x, v = server["x"].clone(), server["v"].clone()
+        for j, D in mail.block_means("dx"):  # lines 20-22 for the blocks, 24-26 for the shared one
+            v[j] = self.momentum * v[j] + D
+            x[j] += v[j]
         return {"x": x, "v": v}
 
 
@@ -137,11 +140,10 @@ class FedBCGDPlus(Algorithm):
         return message, {"c_i": c_i}
 
     def aggregate(self, server: State, mail: Mail) -> State:
-        x, v = _block_step(server, mail, self.momentum)
         c, M = server["c"].clone(), server["M"]
         for part, j, pieces in mail.by_cut("dc"):  # Eq. (5)
             c[j] += (self.shared_factor if part == "shared" else self.block_factor) / M * sum(pieces)
-        return {**server, "x": x, "v": v, "c": c}
+        return {**server, **FedBCGD.aggregate(self, server, mail), "c": c}  # x and v exactly as there
 
 
 @dataclass(frozen=True)
@@ -175,20 +177,11 @@ class FedBCGDPlusScript(FedBCGDPlus):
         return message, {"c_i": out["c_i"]}
 
     def aggregate(self, server: State, mail: Mail) -> State:
-        x, v = _block_step(server, mail, self.momentum)
         c, rate = server["c"].clone(), len(mail.letters) / server["M"]
         for j, D in mail.block_means("dc"):
             c[j] = c[j] + rate * D if server["begun"] else D
-        return {**server, "x": x, "v": v, "c": c, "begun": torch.ones_like(server["begun"])}
-
-
-def _block_step(server: State, mail: Mail, momentum: float) -> tuple[Tensor, Tensor]:
-    """(x, v) after v_(j) = lambda v_(j) + D_(j), x_(j) += v_(j): lines 20-22 for blocks, 24-26 for the shared one."""
-    x, v = server["x"].clone(), server["v"].clone()
-    for j, D in mail.block_means("dx"):
-        v[j] = momentum * v[j] + D
-        x[j] += v[j]
-    return x, v
+        moved = FedBCGD.aggregate(self, server, mail)
+        return {**server, **moved, "c": c, "begun": torch.ones_like(server["begun"])}
 
 
 def _named(name: str, remarks: dict[str, bool]) -> str:
