@@ -78,6 +78,8 @@ def figures(options) -> int:
         os.environ["FEDBCGD_JOBS"] = str(options.jobs)
     if options.fresh:
         os.environ["FEDBCGD_FRESH"] = str(time.time())
+        if options.only:  # the search that chose the settings is made again where it is named
+            os.environ["FEDBCGD_FRESH_SEARCH"] = "1"
     for name in chosen:
         started = time.monotonic()
         print(f"{name} ...", end=" ", flush=True)

@@ -41,7 +41,8 @@ def run_grid(runs: list[Run], device: str = "auto", jobs: int | None = None) -> 
     """The results of all runs, in their order. An interrupted grid goes on where it was when it is called again.
 
     jobs: runs at a time (default: FEDBCGD_JOBS, or one for each core; 1 on a GPU).
-    FEDBCGD_FRESH=<unix time>: records and checkpoints older than that are not used. FEDBCGD_DRY=1: nothing is computed.
+    FEDBCGD_FRESH=<unix time>: records and checkpoints older than that are not used, except for those on a validation
+    split, unless FEDBCGD_FRESH_SEARCH=1. FEDBCGD_DRY=1: nothing is computed.
     """
     if os.environ.get("FEDBCGD_DRY") == "1":
         raise OnlyPlanned(runs)
@@ -79,13 +80,17 @@ def default_jobs(device: str) -> int:
     return 1 if device.startswith("cuda") else joblib.cpu_count()
 
 
-def _fresh(path: Path) -> bool:
-    """Whether a file may be used: always, unless FEDBCGD_FRESH asks for newer ones."""
-    return not path.exists() or path.stat().st_mtime >= _setting("FEDBCGD_FRESH", 0)
+def _usable(path: Path, run: Run) -> bool:
+    """Whether a file may be used: always, unless FEDBCGD_FRESH asks for newer ones.
+
+    That goes for results, and for the search that chose their settings only where FEDBCGD_FRESH_SEARCH=1 says so.
+    """
+    searched = run.task.validation > 0 and os.environ.get("FEDBCGD_FRESH_SEARCH") != "1"
+    return searched or not path.exists() or path.stat().st_mtime >= _setting("FEDBCGD_FRESH", 0)
 
 
 def _recorded(run: Run) -> dict | None:
-    return records.read_record(run.path, run.key) if _fresh(run.path) else None
+    return records.read_record(run.path, run.key) if _usable(run.path, run) else None
 
 
 def _compute(missing: list[Run], device: str, jobs: int) -> dict[Run, dict]:
@@ -160,7 +165,7 @@ def _play(run: Run, machine: Machine, device: str) -> dict:
         leftover.unlink(missing_ok=True)
     every = _setting("FEDBCGD_CHECKPOINT_SECONDS", 5)
     share = 0 if "FEDBCGD_CHECKPOINT_SECONDS" in os.environ else CHECKPOINT_SHARE
-    state = records.read_checkpoint(checkpoint, run.key, device) if _fresh(checkpoint) else None
+    state = records.read_checkpoint(checkpoint, run.key, device) if _usable(checkpoint, run) else None
     before = state["seconds"] if state else 0.0
     started = saved = time.monotonic()
     took = 0.0

@@ -160,6 +160,19 @@ def test_fresh_recomputes_older_records_and_keeps_newer_ones(computed, monkeypat
     assert len(computed) == 1 and old.path.stat().st_mtime > 1000
 
 
+@pytest.mark.parametrize("named, played", [("0", 0), ("1", 1)])
+def test_fresh_leaves_the_search_alone_unless_it_is_named(named, played, computed, monkeypatch):
+    """Runs on a validation split chose the settings of the others; they are computed again where somebody says so."""
+    run = fb.Run(tiny(validation=0.1), fb.FedAvg())
+    fb.run_grid([run], jobs=1)
+    os.utime(run.path, (1000, 1000))
+    monkeypatch.setenv("FEDBCGD_FRESH", str(time.time() - 600))
+    monkeypatch.setenv("FEDBCGD_FRESH_SEARCH", named)
+    del computed[:]
+    fb.run_grid([run], jobs=1)
+    assert len(computed) == played
+
+
 def test_fresh_does_not_resume_an_older_checkpoint(computed, monkeypatch):
     """A checkpoint from before FEDBCGD_FRESH is no part of a fresh result."""
     (run,) = runs([fb.FedAvg()])
