@@ -23,7 +23,7 @@ from .protocols import Column
 from .results import Result, to_record
 from .runs import Run
 from .simulate import Trajectory, simulate
-from .states import MappedStates
+from .states import StatesInFiles
 
 LONG = 20  # seconds from which a grid says beforehand how long it will take
 CHECKPOINT_SHARE = 20  # times what the last checkpoint took must pass before the next one
@@ -187,14 +187,14 @@ def _play(run: Run, machine: Machine, device: str) -> dict:
     record = to_record(run, t, before + time.monotonic() - started, device)
     records.write_record(run.path, record)
     checkpoint.unlink(missing_ok=True)
-    if isinstance(t.clients, MappedStates):
+    if isinstance(t.clients, StatesInFiles):
         t.clients.close(delete=True)
     return record
 
 
 def _pack(t: Trajectory) -> dict:
     fields = {f.name: getattr(t, f.name) for f in dataclasses.fields(t)}
-    clients = {"snapshot": t.clients.snapshot()} if isinstance(t.clients, MappedStates) else t.clients
+    clients = {"snapshot": t.clients.snapshot()} if isinstance(t.clients, StatesInFiles) else t.clients
     return {**fields, "clients": clients, "blocks": dataclasses.asdict(t.blocks), "ledger": t.ledger.rows}
 
 
@@ -203,7 +203,7 @@ def _unpack(state: dict, folder: Path, device: str) -> Trajectory | None:
     fields = {f.name: state[f.name] for f in dataclasses.fields(Trajectory)}
     if "snapshot" in fields["clients"]:
         try:
-            fields["clients"] = MappedStates.restore(folder, fields["clients"]["snapshot"], device)
+            fields["clients"] = StatesInFiles.restore(folder, fields["clients"]["snapshot"], device)
         except ValueError as error:
             warnings.warn(f"{error} The run is computed again.", stacklevel=2)
             return None

@@ -158,8 +158,7 @@ def floats_chart(rows: pd.DataFrame) -> Figure:
         for ax, (model, dataset) in zip(axes.flat, places):
             mine = rows[(rows["model"] == model) & (rows["dataset"] == dataset)].reset_index(drop=True)
             _ratios(ax, mine, "to_target_d", mine["budget_d"].iloc[0], "o", "#0072b2", "here")
-            paper_budget = 1000.0  # of Tables 2-4; larger than any of their entries but one
-            _ratios(ax, mine, "paper_to_target_d", paper_budget, "D", "#d55e00", "paper")
+            _ratios(ax, mine, "paper_to_target_d", mine["paper_budget_d"].iloc[0], "D", "#d55e00", "paper")
             ax.axvline(1, color="black", lw=0.8, ls=":")
             ax.set(xscale="log", xlim=(0.06, 4), yticks=range(len(mine)))
             ax.set_xticks(RATIOS, [f"{ratio:g}" for ratio in RATIOS], minor=False)

@@ -4,10 +4,8 @@ import dataclasses
 import itertools
 import tomllib
 
-import numpy as np
 import pandas as pd
 
-from . import data, models
 from .protocols import FOLDER, METHODS, OF_TASK, tuned
 from .results import Result
 from .runs import Run, Task, grid, task
@@ -74,19 +72,4 @@ def best(found: pd.DataFrame) -> pd.DataFrame:
 def is_tuned(row: dict, profile: str) -> bool:
     """Whether tuned.csv has exactly the settings of a row of `best`."""
     held = tuned(row["method"], task(profile, dataset=row["dataset"], model=row["model"]))
-    return held == {name: row[name] for name in SETTINGS if not _missing(row[name])}
-
-
-def for_tuned(chosen: pd.DataFrame, profile: str) -> pd.DataFrame:
-    """Rows for tuned.csv of what `best` found."""
-    rows = chosen.assign(profile=profile, chosen=chosen["accuracy"].round(2))
-    return rows[["profile", "dataset", "model", "method", *SETTINGS, "chosen"]]
-
-
-def _missing(value) -> bool:
-    return value is None or (isinstance(value, float) and np.isnan(value))
-
-
-def label_of(row: dict) -> str:
-    """ "LeNet-5, Fashion-MNIST-12k" for a row of `scores`."""
-    return f"{models.LABELS[row['model']]}, {data.label(row['dataset'])}"
+    return held == {name: row[name] for name in SETTINGS if not pd.isna(row[name])}

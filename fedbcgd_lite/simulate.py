@@ -23,7 +23,7 @@ from .messages import Letter, Mail
 from .payloads import Dense
 from .problem import Problem, Training
 from .rng import numpy_rng
-from .states import MappedStates, too_large
+from .states import StatesInFiles, too_large
 
 
 @dataclass
@@ -149,7 +149,7 @@ class _Loop:
         if not too_large(len(self.clients), self.blank):
             return {}
         temporary = None if folder else tempfile.mkdtemp(prefix="fedbcgd-states-")
-        states = MappedStates(folder or temporary, len(self.clients), self.blank)
+        states = StatesInFiles(folder or temporary, len(self.clients), self.blank)
         if temporary:
             weakref.finalize(states, shutil.rmtree, temporary, ignore_errors=True)
         return states

@@ -22,7 +22,7 @@ State = dict[str, Tensor]
 STAMP = 16  # bytes in front of a row
 
 
-class MappedStates(MutableMapping):
+class StatesInFiles(MutableMapping):
     """{client: {key: tensor}} like a dict, in one sparse file for each key.
 
     A file has two rows for each client. A new state goes into the one that the last snapshot does not refer to: the
@@ -44,7 +44,7 @@ class MappedStates(MutableMapping):
                 column.create()
 
     @classmethod
-    def restore(cls, folder: Path | str, snapshot: dict, device: torch.device | str = "cpu") -> "MappedStates":
+    def restore(cls, folder: Path | str, snapshot: dict, device: torch.device | str = "cpu") -> "StatesInFiles":
         """The states as they were at a snapshot, whatever was written since; later snapshots make older ones void."""
         store = cls.__new__(cls)
         forms = {key: (tuple(shape), getattr(torch, kind), device) for key, (shape, kind) in snapshot["keys"].items()}

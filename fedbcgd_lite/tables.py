@@ -71,8 +71,8 @@ def table(
 
     Columns: method, model, dataset, target (percent), budget_d, mean and std of the final accuracy (percent),
     to_target_d (mean; empty unless every seed reached the target), reached and seeds (how many), and the paper's mean,
-    std and to_target_d (Tables 2-6) where there is a paper_table; paper_dataset names its column, "CIFAR10" or
-    "CIFAR100": a stand-in has another name, and other values.
+    std, to_target_d and budget_d (Tables 2-6) where there is a paper_table. paper_dataset: the column of that table,
+    "CIFAR10" or "CIFAR100"; a stand-in has another name, and other values.
     """
     paper = paper_values(paper_table, paper_dataset)
     rows = []
@@ -91,7 +91,10 @@ def table(
     return pd.DataFrame(rows)
 
 
-PAPER_COLUMNS = {"mean": "paper_mean", "std": "paper_std", "floats_to_target_d": "paper_to_target_d"}
+PAPER_COLUMNS = {  # of its tables, and here
+    **{"mean": "paper_mean", "std": "paper_std"},
+    **{"floats_to_target_d": "paper_to_target_d", "budget_d": "paper_budget_d"},
+}
 PAPER_MODELS = {"vit_small": "ViT-Base", "vit_base_pretrained": "ViT-Base"}  # whose place a model takes
 
 

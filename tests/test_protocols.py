@@ -198,6 +198,15 @@ def test_a_target_that_only_some_seeds_reach_says_how_many():
     assert tables.paper_layout(columns, results).iloc[1, 0].endswith("(∞, 1 of 2)")
 
 
+def test_floats_are_drawn_over_fedavgs_or_over_the_budget_that_it_used_up():
+    """Table 6 of the paper: FedAvg never reaches 40 % within 200 d, top-k does after 112 d; here 1 d against 0.5 d."""
+    column = protocols.Column(fb.task(), ("FedAvg", "TOP-k"), 40.0, 6, "CIFAR100")
+    topk = fb.Compressed(fb.FedAvg(), fb.TopK())
+    rows = fb.column_tables([column], [[result(fb.FedAvg(), 0, (0, 50)), result(topk, 0, (0, 50), upload=0.5)]])
+    drawn = {line.get_label(): line.get_xdata().tolist() for line in fb.floats_chart(rows).axes[0].lines}
+    assert drawn["here"] == [1, 0.5] and np.isnan(drawn["paper"][0]) and drawn["paper"][1] == 112 / 200
+
+
 def test_a_claim_is_judged_in_every_column_with_its_target_and_the_papers_numbers(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDBCGD_RESULTS", str(tmp_path))
     entry = {"id": "faster", "item": "i", "statement": "S.", "quantity": "to_target_d", "profiles": ["laptop"]}

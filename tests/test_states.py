@@ -14,7 +14,7 @@ import torch
 
 from fedbcgd_lite import states
 from fedbcgd_lite.records import StorageError, read_checkpoint, write_checkpoint
-from fedbcgd_lite.states import MappedStates, needed_bytes, too_large
+from fedbcgd_lite.states import StatesInFiles, needed_bytes, too_large
 
 BLANK = {
     "c_i": torch.zeros(5, dtype=torch.float64),
@@ -49,7 +49,7 @@ def check_equal(store, expected: dict) -> None:
 def test_equals_a_dict_under_any_operations_and_restores_the_last_snapshot(tmp_path, seed):
     """200 operations in random order; a crash takes both back to what they were at the last snapshot."""
     draw = random.Random(seed)
-    store, plain = MappedStates(tmp_path / "states", 10, BLANK), {}
+    store, plain = StatesInFiles(tmp_path / "states", 10, BLANK), {}
     snapshot, saved = store.snapshot(), {}
     for step in range(200):
         what = draw.choices(["write", "delete", "snapshot", "crash"], [12, 2, 3, 2])[0]
@@ -61,12 +61,12 @@ def test_equals_a_dict_under_any_operations_and_restores_the_last_snapshot(tmp_p
         elif what == "snapshot":
             snapshot, saved = store.snapshot(), dict(plain)
         elif what == "crash":
-            store, plain = MappedStates.restore(tmp_path / "states", snapshot), dict(saved)
+            store, plain = StatesInFiles.restore(tmp_path / "states", snapshot), dict(saved)
         check_equal(store, plain)
 
 
 def test_what_was_read_is_a_copy_and_what_was_written_too(tmp_path):
-    store, written = MappedStates(tmp_path, 2, BLANK), state(1)
+    store, written = StatesInFiles(tmp_path, 2, BLANK), state(1)
     store[0] = written
     written["c_i"] += 1
     store[0]["c_i"].add_(1)
@@ -74,31 +74,31 @@ def test_what_was_read_is_a_copy_and_what_was_written_too(tmp_path):
 
 
 def test_views_and_tensors_with_gradients_are_stored_as_they_look(tmp_path):
-    store = MappedStates(tmp_path, 1, {"c_i": torch.zeros(3)})
+    store = StatesInFiles(tmp_path, 1, {"c_i": torch.zeros(3)})
     store[0] = {"c_i": torch.arange(6.0).requires_grad_()[::2]}
     assert store[0]["c_i"].tolist() == [0, 2, 4] and not store[0]["c_i"].requires_grad
 
 
 def test_a_client_without_a_state_is_none(tmp_path):
     with pytest.raises(KeyError):
-        MappedStates(tmp_path, 2, BLANK)[1]
+        StatesInFiles(tmp_path, 2, BLANK)[1]
 
 
 def test_a_snapshot_goes_through_a_checkpoint(tmp_path):
-    store = MappedStates(tmp_path / "states", 10, BLANK)
+    store = StatesInFiles(tmp_path / "states", 10, BLANK)
     store[3], store[7] = state(3), state(7)
     write_checkpoint(tmp_path / "run.checkpoint", {"key": "k", "clients": store.snapshot()})
     read = read_checkpoint(tmp_path / "run.checkpoint", "k", "cpu")["clients"]
-    check_equal(MappedStates.restore(tmp_path / "states", read), {3: state(3), 7: state(7)})
+    check_equal(StatesInFiles.restore(tmp_path / "states", read), {3: state(3), 7: state(7)})
 
 
 ENDLESS = """
 import sys, torch
 from fedbcgd_lite.records import write_checkpoint
-from fedbcgd_lite.states import MappedStates
+from fedbcgd_lite.states import StatesInFiles
 from pathlib import Path
 folder, value = Path(sys.argv[1]), 0
-store = MappedStates(folder / "states", 4, {"c_i": torch.zeros(100_000)})
+store = StatesInFiles(folder / "states", 4, {"c_i": torch.zeros(100_000)})
 while True:  # all states are the number of the round, which the checkpoint tells
     value += 1
     for client in range(4):
@@ -116,7 +116,7 @@ def test_a_killed_process_leaves_the_states_of_its_last_checkpoint(tmp_path):
                 process.stdout.readline()
             process.send_signal(signal.SIGKILL)
         read = read_checkpoint(tmp_path / "run.checkpoint", "k", "cpu")
-        restored = MappedStates.restore(tmp_path / "states", read["clients"])
+        restored = StatesInFiles.restore(tmp_path / "states", read["clients"])
         assert read["round"] >= rounds and len(restored) == 4
         assert all((kept["c_i"] == read["round"]).all() for kept in restored.values())
 
@@ -124,7 +124,7 @@ def test_a_killed_process_leaves_the_states_of_its_last_checkpoint(tmp_path):
 def test_rows_take_no_room_before_they_are_written_and_are_not_kept_in_memory(tmp_path):
     """100 states of 4 MB: neither the file nor the process grows by what it could hold."""
     blank = {"c_i": torch.zeros(1_000_000)}
-    store = MappedStates(tmp_path, 100, blank)
+    store = StatesInFiles(tmp_path, 100, blank)
     (path,) = tmp_path.iterdir()
     assert path.stat().st_size >= 800e6 and path.stat().st_blocks * 512 < 1e6
     before = _resident()
@@ -143,7 +143,7 @@ def _resident() -> int:
 
 def snapshotted(folder):
     """A snapshot of one state, and a later write to the same client."""
-    store = MappedStates(folder, 3, BLANK)
+    store = StatesInFiles(folder, 3, BLANK)
     store[1] = state(1)
     snapshot = store.snapshot()
     store[1] = state(2)
@@ -156,30 +156,30 @@ def test_missing_truncated_and_foreign_files_are_refused_by_name(tmp_path):
     content = path.read_bytes()
     path.write_bytes(content[:-1])
     with pytest.raises(ValueError, match=r"e_i\.states has \d+ bytes, not \d+: .* start the run afresh"):
-        MappedStates.restore(tmp_path, snapshot)
+        StatesInFiles.restore(tmp_path, snapshot)
     path.write_bytes(bytes(len(content)))
     with pytest.raises(ValueError, match=r"e_i\.states holds another state of client 1"):
-        MappedStates.restore(tmp_path, snapshot)
+        StatesInFiles.restore(tmp_path, snapshot)
     path.unlink()
     with pytest.raises(ValueError, match=r"e_i\.states is missing"):
-        MappedStates.restore(tmp_path, snapshot)
-    MappedStates(tmp_path, 3, BLANK)[1] = state(1)  # the same run begun anew
+        StatesInFiles.restore(tmp_path, snapshot)
+    StatesInFiles(tmp_path, 3, BLANK)[1] = state(1)  # the same run begun anew
     with pytest.raises(ValueError, match="holds another state of client 1"):
-        MappedStates.restore(tmp_path, snapshot)
+        StatesInFiles.restore(tmp_path, snapshot)
 
 
 def test_a_snapshot_that_was_overtaken_is_refused(tmp_path):
     """Its rows were free to be written to after the next snapshot: never silently another state."""
     store, first = snapshotted(tmp_path)
     store.snapshot()
-    check_equal(MappedStates.restore(tmp_path, first), {1: state(1)})
+    check_equal(StatesInFiles.restore(tmp_path, first), {1: state(1)})
     store[1] = state(3)
     with pytest.raises(ValueError, match="holds another state of client 1"):
-        MappedStates.restore(tmp_path, first)
+        StatesInFiles.restore(tmp_path, first)
 
 
 def test_close_deletes_the_files_where_asked(tmp_path):
-    store = MappedStates(tmp_path / "states", 3, BLANK)
+    store = StatesInFiles(tmp_path / "states", 3, BLANK)
     store[0] = state(1)
     store.close()
     assert len(list((tmp_path / "states").iterdir())) == 4
@@ -190,14 +190,14 @@ def test_close_deletes_the_files_where_asked(tmp_path):
 def test_a_disk_that_is_too_small_is_refused_before_anything_is_made(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=10e6))
     with pytest.raises(ValueError, match="has 10 MB free: the states of 3 clients, two of each, need 24 MB"):
-        MappedStates(tmp_path, 3, {"c_i": torch.zeros(1_000_000)})
+        StatesInFiles(tmp_path, 3, {"c_i": torch.zeros(1_000_000)})
     assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="could not write client states to .*file"):
-        MappedStates(tmp_path / "file" / "states", 3, BLANK)
+        StatesInFiles(tmp_path / "file" / "states", 3, BLANK)
 
 
 def test_files_that_went_away_are_a_sentence(tmp_path):
@@ -219,7 +219,7 @@ def test_files_that_went_away_are_a_sentence(tmp_path):
 )
 def test_states_of_another_form_are_refused(tmp_path, client, given, words):
     with pytest.raises(ValueError, match=words):
-        MappedStates(tmp_path, 3, BLANK)[client] = given
+        StatesInFiles(tmp_path, 3, BLANK)[client] = given
 
 
 def test_states_are_too_large_beyond_half_of_the_memory(monkeypatch):

@@ -698,7 +698,7 @@ def test_states_in_files_change_nothing(algorithm, monkeypatch):
     monkeypatch.setenv("FEDBCGD_STATE_MEMORY", "1")
     in_files = simulate(run.task.problem(0), algorithm, run.task)
     assert torch.equal(in_memory.x, in_files.x) and in_memory.rows == in_files.rows
-    assert isinstance(in_files.clients, states.MappedStates) and set(in_files.clients) == set(in_memory.clients)
+    assert isinstance(in_files.clients, states.StatesInFiles) and set(in_files.clients) == set(in_memory.clients)
     for client, state in in_memory.clients.items():
         assert all(torch.equal(state[key], in_files.clients[client][key]) for key in state)
 
