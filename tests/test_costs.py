@@ -3,12 +3,12 @@
 import functools
 from fractions import Fraction
 from math import floor
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from helpers import METHODS, run, toy
+from test_models import COUNTS
 
 from fedbcgd_lite import Blocks, CentralisedSGD, Compressed, FedAvg, FedAvgM, FedBCGD, Problem, simulate
 from fedbcgd_lite.blocks import partition
@@ -18,24 +18,7 @@ from fedbcgd_lite.rng import global_rng
 S, N = 10, 5
 
 
-class Case(NamedTuple):
-    """LeNet-5 on CIFAR: a partition and what it costs, floats and units of d as printed."""
-
-    name: str
-    n_classes: int
-    sizes: tuple[int, ...]
-    shared: int
-    d: int
-    mean_d: str
-    max_d: str
-
-
-LENETS = [
-    Case("paper", 10, (4864, 102464, 614784, 73920, 0), 1930, 797962, "0.201935", "0.7729"),
-    Case("paper", 100, (4864, 102464, 614784, 73920, 0), 19300, 815332, "0.218937", "0.7777"),
-    Case("authors", 10, (4864, 102464, 614784, 0, 0), 75850, 797962, "0.276044", "0.8655"),
-    Case("authors", 100, (4864, 102464, 614784, 0, 0), 93220, 815332, "0.291467", "0.8684"),
-]
+LENETS = [case for case in COUNTS if case.model == "lenet5" and case.name in ("paper", "authors")]
 every_lenet = pytest.mark.parametrize("case", LENETS, ids=lambda case: f"{case.name}, {case.n_classes} classes")
 
 

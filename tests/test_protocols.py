@@ -203,7 +203,7 @@ def test_floats_are_drawn_over_fedavgs_or_over_the_budget_that_it_used_up():
     column = protocols.Column(fb.task(), ("FedAvg", "TOP-k"), 40.0, 6, "CIFAR100")
     topk = fb.Compressed(fb.FedAvg(), fb.TopK())
     rows = fb.column_tables([column], [[result(fb.FedAvg(), 0, (0, 50)), result(topk, 0, (0, 50), upload=0.5)]])
-    drawn = {line.get_label(): line.get_xdata().tolist() for line in fb.floats_chart(rows).axes[0].lines}
+    drawn = {line.get_label(): list(line.get_xdata()) for line in fb.floats_chart(rows).axes[0].lines}
     assert drawn["here"] == [1, 0.5] and np.isnan(drawn["paper"][0]) and drawn["paper"][1] == 112 / 200
 
 
