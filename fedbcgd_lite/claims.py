@@ -77,12 +77,18 @@ def judge(entry: dict, results: list[Result]) -> Verdict:
     both = [_written(text, of.mean())] + ([] if "value" in entry else [_written(text, than.mean())])
     difference = of - than if np.isfinite(of).all() and np.isfinite(than).all() else np.array([])
     spread = f"{difference.std(ddof=1):.2g}" if len(difference) > 1 else ""
-    neither = np.isinf(of).any() and np.isinf(than).any() and of.mean() == than.mean()  # reached the target
-    judged = results[0].run.task.profile in entry["profiles"] and not neither
+    judged = results[0].run.task.profile in entry["profiles"] and not _neither(entry, of, than)
     verdict = ("reproduced" if holds else "not reproduced") if judged else "not judged"
     return Verdict(
         entry["id"], entry["item"], entry["statement"], entry.get("paper", ""), " against ".join(both), spread, verdict
     )
+
+
+def _neither(entry: dict, of: np.ndarray, than: np.ndarray) -> bool:
+    """Whether both sides stayed below the target, so that nothing was learned that could be compared."""
+    if entry["quantity"] == "final_accuracy":
+        return max(of.mean(), than.mean()) < entry.get("target", -np.inf)
+    return bool(np.isinf(of).any() and np.isinf(than).any() and of.mean() == than.mean())
 
 
 def _written(text: str, value: float) -> str:

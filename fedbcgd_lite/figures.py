@@ -70,7 +70,9 @@ def curves(
         looks = _looks(by_method, by)
         for method, group in by_method.items():
             color, dashes = looks[method]
-            if group[0].run.algorithm.pooled:  # sends nothing: a level to compare with
+            if group[0].run.algorithm.pooled:  # sends nothing: a level to compare accuracies with
+                if y != "accuracy":
+                    continue
                 level = np.mean([final_accuracy(r) for r in group])
                 ax.axhline(level, color=color, lw=1.2, ls="--", label=group[0].run.algorithm.paper_name)
                 continue
@@ -80,7 +82,7 @@ def curves(
             xs, ys = _aligned(group, x, y)
             ax.plot(xs, ys.mean(0), color=color, ls=dashes, lw=1.8, label=method)
             ax.fill_between(xs, ys.min(0), ys.max(0), color=color, alpha=0.15, lw=0)
-        if target is not None:
+        if target is not None and y == "accuracy":
             ax.axhline(target, color="black", lw=0.8, ls=":")
         ylabel = AXES.get(y, y)
         ax.set(

@@ -224,6 +224,14 @@ def test_a_target_that_neither_side_reaches_is_not_judged():
     assert claims.judge(entry, column_results()[1][0]).verdict == "not judged"
 
 
+@pytest.mark.parametrize("target, verdict", [(29, "not reproduced"), (61, "not judged")])
+def test_accuracies_below_the_target_on_both_sides_are_not_judged(target, verdict):
+    """FedBCGD ends at 30 %, FedAvg at 60 % and 30 %: beyond that target neither has learned what was asked for."""
+    entry = {"id": "c", "item": "i", "statement": "S.", "quantity": "final_accuracy", "profiles": ["laptop"]}
+    entry |= {"target": target, "of": {"method": "FedBCGD"}, "relation": ">", "than": {"method": "FedAvg"}}
+    assert claims.judge(entry, column_results()[1][0]).verdict == verdict
+
+
 def test_work_counts_rounds_and_gradients():
     """100 samples a client, 5 epochs: 500 gradients a round."""
     table = tables.work_table(*column_results())

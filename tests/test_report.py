@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedbcgd_lite import FedAvg, FedAvgM, FedBCGD, claims, diagrams, figures, tables
+from fedbcgd_lite import CentralisedSGD, FedAvg, FedAvgM, FedBCGD, claims, diagrams, figures, tables
 from fedbcgd_lite.results import Result
 from fedbcgd_lite.runs import Run, task
 
@@ -179,3 +179,14 @@ def test_claims_of_one_item_replace_their_old_rows_and_leave_the_others(tmp_path
     assert lines[0] == "claim,item,statement,paper,ours,spread,verdict"
     assert [line.split(",")[1] for line in lines[1:]] == ["fig02_allocation"] * 2 + ["fig07_momentum"] * 4
     assert "reproduced" in capsys.readouterr().out
+
+
+def test_targets_and_levels_are_accuracies():
+    """SGD on pooled data and the target are lines among accuracies, and no part of a picture of losses."""
+    both = [result(CentralisedSGD(), accuracy=(0, 80)), result(FedAvg(), accuracy=(0, 50, 60))]
+    flat = {
+        y: [line for line in figures.curves(both, y=y, target=70).axes[0].lines if len(set(line.get_ydata())) == 1]
+        for y in ("accuracy", "train_loss")
+    }
+    assert sorted(line.get_ydata()[0] for line in flat["accuracy"]) == [70, 80]
+    assert [line.get_ydata()[0] for line in flat["train_loss"]] == [1.0]  # FedAvg's own
