@@ -28,7 +28,7 @@ from .protocols import Column, columns, contenders, tuned
 from .runs import Run, Task, grid, task
 from .simulate import simulate
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 _LAZY = {  # what needs pandas and matplotlib is loaded when it is first asked for
     "tables": (
         "allocation_frame",
