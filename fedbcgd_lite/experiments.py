@@ -1,17 +1,13 @@
 """Grids of runs: read where there is a record, resumed where there is a checkpoint, computed in parallel otherwise."""
 
 import dataclasses
-import multiprocessing.resource_tracker
 import os
-import signal
 import sys
-import threading
 import time
 import warnings
-from contextlib import contextmanager
 from pathlib import Path
 
-import joblib.externals.loky.backend.resource_tracker
+import joblib
 import tqdm.auto
 
 from . import blocks, checks, data, models, records
@@ -24,6 +20,7 @@ from .results import Result, to_record
 from .runs import Run
 from .simulate import Trajectory, simulate
 from .states import StatesInFiles
+from .workers import default_jobs, in_parallel
 
 LONG = 20  # seconds from which a grid says beforehand how long it will take
 CHECKPOINT_SHARE = 20  # times what the last checkpoint took must pass before the next one
@@ -75,11 +72,6 @@ def _setting(name: str, default: float) -> float:
         raise ValueError(f"{name} = {text!r} was given: expected a number.") from None
 
 
-def default_jobs(device: str) -> int:
-    """One run at a time for each core, or one on a GPU."""
-    return 1 if device.startswith("cuda") else joblib.cpu_count()
-
-
 def _usable(path: Path, run: Run) -> bool:
     """Whether a file may be used: always, unless FEDBCGD_FRESH asks for newer ones.
 
@@ -105,50 +97,19 @@ def _compute(missing: list[Run], device: str, jobs: int) -> dict[Run, dict]:
     try:
         with _progress_bar(len(missing)) as bar:
             machines = [one.machine for one in estimates]
-            for run, record, remarks in _outputs(missing, machines, device, jobs):
-                done[run] = record
-                for remark in remarks:
-                    warnings.warn(remark, stacklevel=4)
-                bar.set_postfix_str(_name(run))
-                bar.update()
+            calls = (joblib.delayed(_compute_one)(run, machine, device) for run, machine in zip(missing, machines))
+            with in_parallel(calls, jobs) as outputs:
+                for run, record, remarks in outputs:
+                    done[run] = record
+                    for remark in remarks:
+                        warnings.warn(remark, stacklevel=4)
+                    bar.set_postfix_str(_name(run))
+                    bar.update()
     except KeyboardInterrupt:
         kept = f"{len(done)} of {len(missing)} runs are finished and kept"
         _say(f"Interrupted: {kept}, the others go on from their last checkpoint next time.")
         raise
     return done
-
-
-def _outputs(missing: list[Run], machines: list[Machine], device: str, jobs: int):
-    """(run, record, remarks) of each run as it is done. Ctrl-C is answered here, once: workers are born deaf to it."""
-    parallel = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")
-    tasks = (joblib.delayed(_compute_one)(run, machine, device) for run, machine in zip(missing, machines))
-    in_main = threading.current_thread() is threading.main_thread()
-    if jobs == 1 or not in_main or not hasattr(signal, "pthread_sigmask"):  # Windows has none
-        return parallel(tasks)
-    with _interrupts_later():
-        return parallel(tasks)
-
-
-@contextmanager
-def _interrupts_later():
-    """Ctrl-C inside the block takes effect at its end, and processes born inside it never see one.
-
-    The signal mask is what children inherit; the handler is for this process, whose other threads have masks of their
-    own. The resource trackers lift the mask as they start, so they start first, and deaf: what is ignored is inherited.
-    """
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for tracker in (joblib.externals.loky.backend.resource_tracker, multiprocessing.resource_tracker):
-        tracker.ensure_running()
-    pressed = []
-    signal.signal(signal.SIGINT, lambda *_: pressed.append(True))
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
-        if pressed:
-            signal.raise_signal(signal.SIGINT)
 
 
 def _compute_one(run: Run, machine: Machine, device: str) -> tuple[Run, dict, list[str]]:

@@ -6,11 +6,11 @@ from pathlib import Path
 import joblib
 
 from . import records
-from .experiments import default_jobs
 from .problem import resolve_device
 from .results import Result, rounds_of
 from .runs import from_plain
 from .simulate import simulate
+from .workers import default_jobs, in_parallel
 
 REPLAYED = 2  # evaluations that are computed again
 # Another processor rounds differently, and training amplifies it: accuracy in percent, losses relative, the rest exact.
@@ -19,12 +19,18 @@ TOLERANCE = {"accuracy": 2.0, "test_loss": 1e-2, "train_loss": 1e-2}
 
 def replay(paths: list[Path], device: str = "auto", jobs: int | None = None) -> dict[Path, str]:
     """Compute the first evaluations of kept records again; returns what differs, by path (empty when all agree)."""
-    jobs = jobs or default_jobs(resolve_device(device))
-    found = joblib.Parallel(n_jobs=jobs)(joblib.delayed(_replay_one)(path, resolve_device(device)) for path in paths)
-    return {path: difference for path, difference in zip(paths, found) if difference}
+    device = resolve_device(device)
+    calls = (joblib.delayed(_replay_one)(path, device) for path in paths)
+    with in_parallel(calls, jobs or default_jobs(device)) as outputs:
+        found = dict(outputs)
+    return {path: found[path] for path in paths if found[path]}
 
 
-def _replay_one(path: Path, device: str) -> str | None:
+def _replay_one(path: Path, device: str) -> tuple[Path, str | None]:
+    return path, _difference(path, device)
+
+
+def _difference(path: Path, device: str) -> str | None:
     record = records.read_record(path)
     if record is None:
         return "no valid record"
