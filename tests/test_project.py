@@ -168,6 +168,16 @@ def test_readme_speeds_are_those_of_the_benchmark():
         assert [float(ratio) for ratio in ratios] == [float(rows[work, engine]["ratio"]) for engine in engines]
 
 
+def test_readme_costs_of_the_methods_are_those_of_the_benchmark():
+    """FedBCGD+, SCAFFOLD, FedDC and the three compressed methods beside FedAvg, as far as the digits go."""
+    with (ROOT / "tests/benchmarks/avx512-2-cores-methods.csv").open(newline="") as file:
+        ratio = {row["engine"]: float(row["ratio"]) for row in csv.DictReader(file)}
+    (sentence,) = re.findall(r"A round of W2 costs ([^;]+);", README.replace("\n", " "))
+    compressed = max(ratio[name] for name in ("TOP-k", "FedPAQ", "QSGD+FedBCGD"))
+    expected = [*(ratio[name] for name in ("FedBCGD+", "SCAFFOLD", "FedDC")), compressed]
+    assert re.findall(r"\d\.\d\d", sentence) == [f"{number:.2f}" for number in expected]
+
+
 def test_help_lists_the_targets():
     listed = subprocess.run(["make"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for target in "setup figures smoke test lab status replay notebooks bench gpu-check clean".split():

@@ -158,10 +158,10 @@ def table6(images: str, device: str, seconds: float, seeds: int = 3) -> None:
     """Records of the paper's setting, one after another, until the time is over; checkpoints stay."""
     folder = Path(images).resolve()
     os.environ["FEDBCGD_DATA"] = str(folder.parent)
-    task = fb.Task(profile="gpu-check", dataset=f"imagefolder:{folder.name}", budget_d=200.0, eval_every_d=2.0)
-    bcgd = fb.tuned("FedBCGD")
-    rates = {fb.FedAvg(): fb.tuned("FedAvg")["lr"], fb.FedBCGD(momentum=bcgd["momentum"]): bcgd["lr"]}
-    runs = [fb.Run(replace(task, lr=lr), method, seed) for seed in range(seeds) for method, lr in rates.items()]
+    _, cifar10 = fb.columns("table06_compression", "paper")
+    task = replace(cifar10.task, dataset=f"imagefolder:{folder.name}", eval_every_d=2.0)
+    runs = [run for seed in range(seeds) for run in fb.contenders(task, ("FedAvg", "FedBCGD"), [seed])]
+    runs = [replace(run, task=replace(run.task, profile="gpu-check")) for run in runs]
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.alarm(max(1, int(seconds)))
     try:
