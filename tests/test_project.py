@@ -54,6 +54,7 @@ LAYERS = {  # module or folder: what it may import from the package
     "models": set(),
     "datasets": {"rng"},
     "graphs": set(),
+    "theory": set(),
     "machine": {"checks"},
     "augment": {"checks"},
     "partitioners": {"checks", "rng"},
