@@ -6,6 +6,7 @@ Descent for Federated Learning, ACM Multimedia 2024, doi 10.1145/3664647.3681094
 
 from importlib import import_module
 
+from . import theory
 from .algorithms import (
     CentralisedSGD,
     Compressed,
@@ -20,6 +21,7 @@ from .algorithms import (
 )
 from .blocks import Blocks
 from .codecs import QSGD, Identity, TopK
+from .convex import ConvexTask
 from .experiments import run_columns, run_grid
 from .machine import Machine
 from .partitioners import IID, ByLabel, Dirichlet, DirichletDraws
@@ -83,6 +85,7 @@ __all__ = [
     "ByLabel",
     "Dirichlet",
     "DirichletDraws",
+    "ConvexTask",
     "Run",
     "Task",
     "grid",
@@ -97,6 +100,7 @@ __all__ = [
     "Problem",
     "Training",
     "simulate",
+    "theory",
     *_LAZY["tables"],
     *_LAZY["figures"],
     *_LAZY["diagrams"],

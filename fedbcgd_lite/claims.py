@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from . import data, models, records, tables
+from . import records, tables
 from .protocols import Column
 from .results import Result
 from .runs import results_folder
@@ -155,11 +155,11 @@ def claim(item: str, results: list, columns: list[Column] | None = None) -> list
 
 def _of_column(entry: dict, column: Column) -> dict:
     """The claim for one column of a table, with what the paper prints there."""
-    name = f"{models.LABELS[column.task.model]}, {data.label(column.task.dataset)}"
+    name = ", ".join(column.task.names)
     statement = f"{name}: {entry['statement']}"
     found = {"target": column.target, **entry, "id": f"{entry['id']}: {name}", "statement": statement}
     printed = tables.paper_values(column.paper_table, column.paper_dataset)
-    model = tables.PAPER_MODELS.get(column.task.model, models.LABELS[column.task.model])
+    model = tables.PAPER_MODELS.get(column.task.model, column.task.names[0])
     name, unit = {"to_target_d": ("paper_to_target_d", "d")}.get(entry["quantity"], ("paper_mean", "%"))
     sides = [printed.get((side.get("method"), model)) for side in (entry["of"], entry["than"])]
     texts = [f"{side[name]:g} {unit}" if np.isfinite(side[name]) else "never" for side in sides if side]

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from . import algorithms, data, models
+from . import algorithms, data
 from .blocks import partition
 from .calibrate import fastest, step_seconds
 from .machine import Machine
@@ -101,7 +101,7 @@ def forecast(runs: list[Run]) -> list[dict]:
         n = data.shape(task.dataset)[2] * (1 - task.validation)
         problem, seconds = _stand_in(_alike(task))
         of_run = work(same[0], problem, n if same[0].algorithm.pooled else n / task.n_clients)
-        row = {"method": same[0].algorithm.label, "model": models.LABELS[task.model], "data": data.label(task.dataset)}
+        row = {"method": same[0].algorithm.label, **dict(zip(("model", "data"), task.names))}
         row |= {"runs": len(same), "rounds": int(of_run.rounds), "gradient steps": int(of_run.steps)}
         row |= {"upload (d)": round(of_run.upload_d, 1), "upload (MB)": round(of_run.upload_MB, 1)}
         row |= {f"time on {device}": duration(len(same) * of_run.steps * step) for device, step in seconds.items()}

@@ -10,7 +10,7 @@ from pathlib import Path
 import joblib
 import tqdm.auto
 
-from . import blocks, checks, data, models, records
+from . import blocks, checks, records
 from .estimate import duration, estimate
 from .ledger import Ledger
 from .machine import Machine
@@ -173,8 +173,7 @@ def _unpack(state: dict, folder: Path, device: str) -> Trajectory | None:
 
 def _name(run: Run) -> str:
     momentum = f"momentum {run.algorithm.momentum}, " if hasattr(run.algorithm, "momentum") else ""
-    where = f"{models.LABELS[run.task.model]} on {data.label(run.task.dataset)}"
-    return f"{run.algorithm.label}, {where}, {momentum}lr {run.task.lr}, seed {run.seed}"
+    return f"{run.algorithm.label}, {' on '.join(run.task.names)}, {momentum}lr {run.task.lr}, seed {run.seed}"
 
 
 def _say(text: str) -> None:

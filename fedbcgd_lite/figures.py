@@ -134,7 +134,7 @@ def panels(columns: list[Column], results: list[list[Result]], x: str = "upload_
         figure, axes = plt.subplots(down, across, figsize=size, layout="constrained", squeeze=False)
         for ax, column, mine in zip(axes.flat, columns, results):
             curves(mine, x, y, target=column.target, ax=ax)
-            ax.set_title(f"{models.LABELS[column.task.model]}, {data.label(column.task.dataset)}", fontsize=10)
+            ax.set_title(", ".join(column.task.names), fontsize=10)
             ax.get_legend().remove()
             ax.set(xlabel="", ylabel="")
         handles, labels = axes.flat[0].get_legend_handles_labels()

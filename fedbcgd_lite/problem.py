@@ -69,6 +69,7 @@ class Problem:
     transform: what a batch of inputs goes through before the model sees it, such as the normalisation of bytes.
     augment(inputs (B, ...), draws (B, k)): what a training batch goes through before that, a pure function of uniform
     numbers, `augment.DRAWS` = k of them for each sample (augment.py has one for images).
+    measure(x (d,)): further columns of each row of measurements, {"gap": f(x) - f*}.
     clients: one array of sample indices per client. loss(output, targets): a mean over the batch.
     Accuracy is reported where the targets are classes.
     """
@@ -81,6 +82,7 @@ class Problem:
     device: str = "cpu"
     transform: Callable[[Tensor], Tensor] = _unchanged
     augment: Callable[[Tensor, Tensor], Tensor] | None = None
+    measure: Callable[[Tensor], dict[str, float]] | None = None
 
     def __post_init__(self):
         self.device = resolve_device(self.device)

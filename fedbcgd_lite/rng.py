@@ -21,6 +21,7 @@ STREAMS = {
     "draw": 7,
     "augment": 8,
     "compress": 9,
+    "synthetic": 10,
 }
 
 

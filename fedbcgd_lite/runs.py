@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from . import algorithms, blocks, checks, codecs, data, models, partitioners, records
+from . import algorithms, blocks, checks, codecs, convex, data, models, partitioners, records
 from .algorithms import Algorithm
 from .augment import Resize
 from .problem import LATER, Problem, Training
@@ -55,6 +55,11 @@ class Task(Training):
         if self.crop is not None:
             Resize(self.resize, self.crop)  # refuses what does not fit
         checks.number("validation", self.validation, lambda value: 0 <= value < 1, "in [0, 1), a part of the whole")
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Model and data set as tables and figures write them."""
+        return models.LABELS[self.model], data.label(self.dataset)
 
     def problem(self, seed: int, device: str = "cpu") -> Problem:
         """The problem of one seed: its partition and its initial model."""
@@ -113,7 +118,7 @@ def task(profile: str = "laptop", **changes) -> Task:
 class Run:
     """One algorithm on one task with one seed: everything that a result depends on, and nothing else."""
 
-    task: Task
+    task: Task | convex.ConvexTask
     algorithm: Algorithm
     seed: int = 0
 
@@ -186,7 +191,8 @@ def to_plain(value):
 def from_plain(value):
     """The inverse of to_plain."""
     if isinstance(value, dict):
-        kinds = {"Run": Run, "Task": Task, **vars(algorithms), **vars(codecs), **vars(blocks), **vars(partitioners)}
+        kinds = {"Run": Run, "Task": Task, "ConvexTask": convex.ConvexTask}
+        kinds |= {**vars(algorithms), **vars(codecs), **vars(blocks), **vars(partitioners)}
         return kinds[value["class"]](**{name: from_plain(item) for name, item in value.items() if name != "class"})
     return tuple(map(from_plain, value)) if isinstance(value, list) else value
 

@@ -217,6 +217,7 @@ class _Loop:
     def evaluate(self, t: Trajectory) -> None:
         """Append one row of measurements; accuracy in percent, losses per sample, uploads per participating client."""
         accuracy, test_loss = self.engine.test(t.x)
+        measured = self.engine.problem.measure(t.x) if self.engine.problem.measure else {}
         t.rows.append(
             {
                 "round": t.round,
@@ -227,6 +228,7 @@ class _Loop:
                 "accuracy": accuracy,
                 "test_loss": test_loss,
                 "train_loss": t.train_loss,
+                **measured,
             }
         )
 

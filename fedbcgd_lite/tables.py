@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from . import data, models
+from . import data
 from .protocols import Column, tuned
 from .results import Result
 
@@ -24,12 +24,8 @@ def frame(results: list[Result], by: str | None = None) -> pd.DataFrame:
 
 def identity(r: Result, by: str | None = None) -> dict:
     method = r.run.algorithm.label if by is None else f"{r.run.algorithm.label}, {by} = {field(r, by)}"
-    return {
-        "method": method,
-        "model": models.LABELS[r.run.task.model],
-        "dataset": data.label(r.run.task.dataset),
-        "seed": r.run.seed,
-    }
+    model, dataset = r.run.task.names
+    return {"method": method, "model": model, "dataset": dataset, "seed": r.run.seed}
 
 
 def field(r: Result, name: str):
@@ -138,16 +134,16 @@ def paper_layout(columns: list[Column], results: list[list[Result]]) -> pd.DataF
             if row["budget_d"] is None or np.isnan(row["budget_d"]):  # nothing is sent
                 ours[method], paper[method] = (text.partition(" (")[0] for text in (ours[method], paper[method]))
         for side, content in zip(_heads(column), (ours, paper)):
-            cells[models.LABELS[column.task.model], side] = content
+            cells[column.task.names[0], side] = content
     return pd.DataFrame(cells).loc[list(dict.fromkeys(m for c in columns for m in c.methods))].fillna("")
 
 
 def _heads(column: Column) -> tuple[str, str]:
     """What stands above the two halves of a column: data, width, budget (units of d) and target (percent)."""
     task = column.task
-    here = f"here: {data.label(task.dataset)}, width {task.width}, {task.budget_d:g} d ({column.target:g} %)"
+    here = f"here: {task.names[1]}, width {task.width}, {task.budget_d:g} d ({column.target:g} %)"
     values = paper_frame(column.paper_table, column.paper_dataset)
-    values = values[values["model"] == PAPER_MODELS.get(task.model, models.LABELS[task.model])].iloc[0]
+    values = values[values["model"] == PAPER_MODELS.get(task.model, task.names[0])].iloc[0]
     return here, f"paper: {column.paper_dataset}, {values['budget_d']:g} d ({values['target_acc']:g} %)"
 
 
@@ -169,8 +165,8 @@ def settings(columns: list[Column]) -> pd.DataFrame:
         task, partition = column.task, column.task.partition
         rows.append(
             {
-                "data": data.label(task.dataset),
-                "model": models.LABELS[task.model],
+                "data": task.names[1],
+                "model": task.names[0],
                 "width": task.width,
                 "clients": f"{task.clients_per_round} of {task.n_clients}",
                 "rho": getattr(partition, "rho", None),
@@ -189,7 +185,7 @@ def chosen_settings(columns: list[Column]) -> pd.DataFrame:
     for column in columns:
         for method in column.methods:
             told = ", ".join(f"{name} {value}" for name, value in tuned(method, column.task).items())
-            rows.setdefault(method, {})[models.LABELS[column.task.model], data.label(column.task.dataset)] = told
+            rows.setdefault(method, {})[column.task.names] = told
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
@@ -209,7 +205,7 @@ def work_table(columns: list[Column], results: list[list[Result]]) -> pd.DataFra
     """Rounds and gradients of a sample for each participant (thousands) of one run, by method and column."""
     rows: dict[str, dict] = {}
     for column, mine in zip(columns, results):
-        name = models.LABELS[column.task.model], data.label(column.task.dataset)
+        name = column.task.names
         for group in groups(mine).values():
             run, rounds = group[0].run, group[0].rows[-1]["round"]
             n = data.shape(run.task.dataset)[2] * (1 - run.task.validation)

@@ -69,6 +69,7 @@ LAYERS = {  # module or folder: what it may import from the package
     "algorithms": {"blocks", "checks", "codecs", "messages"},
     "problem": {"checks", "flat", "rng"},
     "local": {"problem"},
+    "convex": {"checks", "data", "partitioners", "problem", "rng"},
     "engine": {"algorithms", "blocks", "codecs", "flat", "graphs", "local", "machine", "problem", "rng"},
 }
 
@@ -95,7 +96,8 @@ def test_only_the_reporting_modules_import_pandas_and_matplotlib():
 def test_the_module_alone_needs_no_plotting_packages():
     """`pip install -e .` without extras: methods and runs work, and only the reports ask for more."""
     blocked = (
-        "import sys; sys.modules.update(dict.fromkeys(['pandas', 'matplotlib', 'seaborn', 'papermill', 'nbformat']));"
+        "import sys; sys.modules.update(dict.fromkeys(['pandas', 'matplotlib', 'seaborn', 'papermill', 'nbformat', "
+        "'scipy', 'sklearn']));"
     )
     code = f"{blocked} import fedbcgd_lite as fb; fb.grid(fb.task('smoke'), algorithm=fb.FedBCGD())"
     subprocess.run([sys.executable, "-c", code], check=True)

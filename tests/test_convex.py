@@ -1,0 +1,141 @@
+"""Convex problems: their optimum, what runs come to, and what may not go in."""
+
+import numpy as np
+import pytest
+
+from fedbcgd_lite import FedAvg, FedBCGD, FedBCGDPlus, Machine, convex, grid, run_grid, simulate
+from fedbcgd_lite.convex import ConvexTask
+from fedbcgd_lite.partitioners import Dirichlet
+from fedbcgd_lite.runs import from_plain, to_plain
+
+LOSSES = ("logistic", "softmax", "ridge")
+
+
+def task(**changes) -> ConvexTask:
+    """Twenty clients of 100 samples with weights of their own."""
+    return ConvexTask(**{"dataset": "synthetic:1", "n_clients": 20, "rounds": 10, **changes})
+
+
+@pytest.fixture
+def libsvm(tmp_path):
+    """A file of 200 rows with three features, labelled -1 and +1."""
+    rng = np.random.default_rng(0)
+    rows = rng.random((200, 3))
+    lines = [f"{1 if a[0] > a[1] else -1:+d} " + " ".join(f"{j + 1}:{v:.3f}" for j, v in enumerate(a)) for a in rows]
+    (tmp_path / "small.txt").write_text("\n".join(lines) + "\n")
+    return tmp_path / "small.txt"
+
+
+# --- objective and optimum ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", LOSSES)
+def test_derivatives_are_those_of_the_value(model):
+    """By differences, at a random point; f is the mean over clients, and grad f that of their gradients."""
+    f = task(model=model).objective()
+    rng = np.random.default_rng(1)
+    x, v = rng.standard_normal((2, f.d))
+    assert f.gradient(x) @ v == pytest.approx((f(x + 1e-6 * v) - f(x - 1e-6 * v)) / 2e-6, rel=1e-7)
+    difference = (f.gradient(x + 1e-6 * v) - f.gradient(x - 1e-6 * v)) / 2e-6
+    assert f.hessian_product(x, v) == pytest.approx(difference, rel=1e-5, abs=1e-8)
+    assert np.mean([f.client_gradient(x, i) for i in range(20)], 0) == pytest.approx(f.gradient(x), abs=1e-12)
+
+
+@pytest.mark.parametrize("model", LOSSES)
+def test_optimum_is_certified(model):
+    """Strong convexity bounds f(x) - f* by the gradient; no point nearby is lower; ridge agrees with linear algebra."""
+    f = task(model=model).objective()
+    x, least = f.optimum()
+    assert f.gradient(x) @ f.gradient(x) / (2 * f.mu) <= convex.CERTIFIED
+    assert all(f(x + 1e-3 * v) > least for v in np.random.default_rng(2).standard_normal((10, f.d)))
+    if model == "ridge":
+        rows, targets = (tensor.numpy() for tensor in f.samples)
+        exact = np.linalg.solve(rows.T @ rows / len(rows) + f.mu * np.eye(f.d), rows.T @ targets / len(rows))
+        assert x == pytest.approx(exact, abs=1e-10)
+
+
+def test_clients_weigh_the_same_whatever_they_hold(libsvm):
+    """Clients of different sizes: f is the mean of the f_i, not of the samples."""
+    uneven = task(dataset=f"libsvm:{libsvm}", partition=Dirichlet(0.5, equal=False), n_clients=5, clients_per_round=2)
+    f = uneven.objective()
+    assert len({len(client) for client in f.clients}) > 1
+    x = np.array([0.3, -0.2, 0.1])
+    assert np.mean([f.client_gradient(x, i) for i in range(5)], 0) == pytest.approx(f.gradient(x), abs=1e-12)
+
+
+def test_heterogeneity_is_a_knob():
+    """zeta moves the optima of the clients apart: the spread of their gradients at x* grows with it."""
+
+    def spread(zeta):
+        f = task(dataset=f"synthetic:{zeta}", model="ridge").objective()
+        gradients = [f.client_gradient(f.optimum()[0], i) for i in range(20)]
+        return np.mean([g @ g for g in gradients])
+
+    assert spread(0) < 0.2 * spread(0.5) < 0.2 * spread(2)
+
+
+# --- runs -----------------------------------------------------------------------------------------------------------
+
+
+def test_fedbcgd_plus_reaches_the_optimum_where_the_others_stall():
+    """A constant step, half of the clients a round, mini-batches: 1e-12 against a floor."""
+    protocol = dict(rounds=400, clients_per_round=10, lr=1.0, eval_every_d=10.0)
+    gaps = {}
+    for method in (FedAvg(), FedBCGD("balanced:5", 0.4), FedBCGDPlus("balanced:5", 0.4)):
+        t = task(**protocol)
+        run = simulate(t.problem(0), method, t, machine=Machine(chunk=10))
+        gaps[method.label] = run.rows[-1]["gap"]
+        assert run.rows[0]["gap"] > 0.01 and run.rows[0]["accuracy"] is None
+    assert gaps["FedAvg"] > 1e-6 and gaps["FedBCGD"] > 1e-6
+    assert abs(gaps["FedBCGD+"]) < 1e-12
+
+
+def test_runs_are_kept_with_their_gap(tmp_path, monkeypatch):
+    """A record of a convex run is read again as what it was, and another seed is another problem."""
+    monkeypatch.setenv("FEDBCGD_RESULTS", str(tmp_path))
+    runs = grid(task(profile="smoke"), algorithm=[FedAvg()], seed=range(2), lr=[0.5])
+    first = run_grid(runs, "cpu", jobs=1)
+    assert [r.rows for r in run_grid(runs, "cpu", jobs=1)] == [r.rows for r in first]
+    assert all(from_plain(to_plain(run)) == run for run in runs)
+    assert first[0].rows[-1]["gap"] < first[0].rows[0]["gap"] != first[1].rows[0]["gap"]
+
+
+# --- bad input ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        (
+            {"weight_decay": 0.0},
+            "weight_decay = 0.0 was given: expected a finite number above 0, as it is the convexity",
+        ),
+        ({"model": "lenet5"}, "unknown model 'lenet5': expected one of logistic, softmax, ridge"),
+        ({"dataset": "synthetic:-1"}, "unknown dataset 'synthetic:-1'.*zeta of at least 0"),
+        ({"dataset": "libsvm:"}, "unknown dataset 'libsvm:'.*'libsvm:<file>'"),
+        ({"dataset": "mnist"}, "unknown dataset 'mnist'"),
+        ({"n_clients": 5}, "clients_per_round = 10 was given: expected 1 to 5"),
+        ({"partition": 0.1}, "partition = 0.1 was given"),
+    ],
+)
+def test_tasks_that_make_no_sense(changes, message):
+    with pytest.raises(ValueError, match=message):
+        task(**changes)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        (None, "there is no file .*expected a LIBSVM file"),
+        ("+1 one:1\n", "is no LIBSVM file .*expected lines such as"),
+        ("+1 3:1 2:1\n-1 1:1\n", "is no LIBSVM file"),
+        ("1 1:1\n2 1:1\n3 1:1\n", "has the labels 1, 2, 3: expected two classes"),
+        ("1 1:1\n1 1:2\n", "has the labels 1: expected two classes"),
+    ],
+)
+def test_files_that_are_no_libsvm_file(text, message, tmp_path):
+    path = tmp_path / "bad.txt"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        task(dataset=f"libsvm:{path}", n_clients=2, clients_per_round=1).objective()
