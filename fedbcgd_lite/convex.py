@@ -220,31 +220,35 @@ class Objective:
         self.module = Linear(rows.shape[1], int(targets.max()) + 1 if model == "softmax" else 1)
         self.d = self.module.weight.numel()
         weights = np.zeros(len(rows))
-        holders = [client for client in clients if len(client)]
-        for client in holders:
-            np.add.at(weights, client, 1 / len(holders) / len(client))
+        for client in self.holders:
+            np.add.at(weights, client, 1 / len(self.holders) / len(client))
         self.weights = torch.from_numpy(weights)  # of each sample in f
+
+    @property
+    def holders(self) -> list[np.ndarray]:
+        """The samples of each client that has any."""
+        return [client for client in self.clients if len(client)]
 
     def __call__(self, x: np.ndarray) -> float:
         with torch.no_grad():
-            return float(self._value(torch.from_numpy(x), *self.samples, self.weights))
+            return float(self._value(torch.from_numpy(x), *self._part(None)))
 
-    def gradient(self, x: np.ndarray) -> np.ndarray:
-        """grad f (d,)."""
-        return self._gradient(torch.from_numpy(x), *self.samples, self.weights).numpy()
+    def gradient(self, x: np.ndarray, client: np.ndarray | None = None) -> np.ndarray:
+        """grad f (d,), or grad f_i of a client's samples."""
+        x = torch.from_numpy(x).requires_grad_()
+        return torch.autograd.grad(self._value(x, *self._part(client)), x)[0].numpy()
 
-    def client_gradient(self, x: np.ndarray, client: int) -> np.ndarray:
-        """grad f_i (d,)."""
-        held = self.clients[client]
-        part = [tensor[held] for tensor in self.samples]
-        return self._gradient(
-            torch.from_numpy(x), *part, torch.full((len(held),), 1 / len(held), dtype=torch.float64)
-        ).numpy()
+    def sample_gradients(self, x: np.ndarray, client: np.ndarray) -> np.ndarray:
+        """The gradient at each of a client's samples (n, d), without the L2 term."""
+        rows, targets = (tensor[client] for tensor in self.samples)
+        outputs = self._outputs(torch.from_numpy(x), rows).requires_grad_()
+        (slopes,) = torch.autograd.grad(self.loss.of_samples(outputs, targets).sum(), outputs)  # (n,) or (n, C)
+        return (slopes.reshape(len(rows), -1, 1) * rows[:, None]).flatten(1).numpy()
 
-    def hessian_product(self, x: np.ndarray, v: np.ndarray) -> np.ndarray:
-        """(grad^2 f) v (d,)."""
+    def hessian_product(self, x: np.ndarray, v: np.ndarray, client: np.ndarray | None = None) -> np.ndarray:
+        """(grad^2 f) v (d,), or (grad^2 f_i) v."""
         x, v = torch.from_numpy(x).requires_grad_(), torch.from_numpy(v)
-        (g,) = torch.autograd.grad(self._value(x, *self.samples, self.weights), x, create_graph=True)
+        (g,) = torch.autograd.grad(self._value(x, *self._part(client)), x, create_graph=True)
         return torch.autograd.grad(g @ v, x)[0].numpy()
 
     def optimum(self) -> tuple[np.ndarray, float]:
@@ -272,14 +276,19 @@ class Objective:
             raise ArithmeticError(f"the optimum is only known to {g @ g / (2 * self.mu):.1g}: raise weight_decay.")
         return x, self(x)
 
-    def _value(self, x: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        outputs = rows @ x.view_as(self.module.weight).T
-        outputs = outputs.squeeze(-1) if len(self.module.weight) == 1 else outputs
-        return weights @ self.loss.of_samples(outputs, targets) + self.mu / 2 * x @ x
+    def _part(self, client: np.ndarray | None) -> tuple[Tensor, Tensor, Tensor]:
+        """(rows, targets, their weights) of all clients or of one."""
+        if client is None:
+            return *self.samples, self.weights
+        weights = torch.full((len(client),), 1 / len(client), dtype=torch.float64)
+        return *(tensor[client] for tensor in self.samples), weights
 
-    def _gradient(self, x: Tensor, *parts: Tensor) -> Tensor:
-        x = x.detach().requires_grad_()
-        return torch.autograd.grad(self._value(x, *parts), x)[0]
+    def _outputs(self, x: Tensor, rows: Tensor) -> Tensor:
+        outputs = rows @ x.view_as(self.module.weight).T
+        return outputs.squeeze(-1) if len(self.module.weight) == 1 else outputs
+
+    def _value(self, x: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        return weights @ self.loss.of_samples(self._outputs(x, rows), targets) + self.mu / 2 * x @ x
 
 
 @lru_cache(maxsize=8)

@@ -1,9 +1,12 @@
 """Convex problems: their optimum, what runs come to, and what may not go in."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from fedbcgd_lite import FedAvg, FedBCGD, FedBCGDPlus, Machine, convex, grid, run_grid, simulate
+from fedbcgd_lite.constants import Constants, measured
 from fedbcgd_lite.convex import ConvexTask
 from fedbcgd_lite.partitioners import Dirichlet
 from fedbcgd_lite.runs import from_plain, to_plain
@@ -38,7 +41,9 @@ def test_derivatives_are_those_of_the_value(model):
     assert f.gradient(x) @ v == pytest.approx((f(x + 1e-6 * v) - f(x - 1e-6 * v)) / 2e-6, rel=1e-7)
     difference = (f.gradient(x + 1e-6 * v) - f.gradient(x - 1e-6 * v)) / 2e-6
     assert f.hessian_product(x, v) == pytest.approx(difference, rel=1e-5, abs=1e-8)
-    assert np.mean([f.client_gradient(x, i) for i in range(20)], 0) == pytest.approx(f.gradient(x), abs=1e-12)
+    assert np.mean([f.gradient(x, client) for client in f.clients], 0) == pytest.approx(f.gradient(x), abs=1e-12)
+    slopes = f.sample_gradients(x, f.clients[3])
+    assert slopes.mean(0) + f.mu * x == pytest.approx(f.gradient(x, f.clients[3]), abs=1e-12)
 
 
 @pytest.mark.parametrize("model", LOSSES)
@@ -60,7 +65,7 @@ def test_clients_weigh_the_same_whatever_they_hold(libsvm):
     f = uneven.objective()
     assert len({len(client) for client in f.clients}) > 1
     x = np.array([0.3, -0.2, 0.1])
-    assert np.mean([f.client_gradient(x, i) for i in range(5)], 0) == pytest.approx(f.gradient(x), abs=1e-12)
+    assert np.mean([f.gradient(x, client) for client in f.clients], 0) == pytest.approx(f.gradient(x), abs=1e-12)
 
 
 def test_heterogeneity_is_a_knob():
@@ -68,7 +73,7 @@ def test_heterogeneity_is_a_knob():
 
     def spread(zeta):
         f = task(dataset=f"synthetic:{zeta}", model="ridge").objective()
-        gradients = [f.client_gradient(f.optimum()[0], i) for i in range(20)]
+        gradients = [f.gradient(f.optimum()[0], client) for client in f.clients]
         return np.mean([g @ g for g in gradients])
 
     assert spread(0) < 0.2 * spread(0.5) < 0.2 * spread(2)
@@ -139,3 +144,30 @@ def test_files_that_are_no_libsvm_file(text, message, tmp_path):
         path.write_text(text)
     with pytest.raises(ValueError, match=message):
         task(dataset=f"libsvm:{path}", n_clients=2, clients_per_round=1).objective()
+
+
+# --- measured constants ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", LOSSES)
+def test_constants_hold_where_they_are_used(model):
+    """Smoothness and convexity between random points; noise and heterogeneity against sampling them."""
+    t = task(model=model, batch_size=20)
+    f, c = t.objective(), measured(t)
+    rng = np.random.default_rng(3)
+    for client in f.clients[:5]:
+        x, y = 3 * rng.standard_normal((2, f.d))
+        slope = (f.gradient(x, client) - f.gradient(y, client)) @ (x - y) / ((x - y) @ (x - y))
+        assert c.mu <= slope <= c.beta
+    x, client = f.optimum()[0], f.clients[7]
+    each = f.sample_gradients(x, client)
+    batches = np.stack([each[rng.permutation(len(client))[:20]].mean(0) for _ in range(2000)])
+    assert ((batches - each.mean(0)) ** 2).sum(1).mean() <= 1.05 * c.sigma**2
+    apart = np.stack([f.gradient(x, client) for client in f.clients])
+    assert ((apart - apart.mean(0)) ** 2).sum(1).mean() <= c.G**2 * (1 + 1e-9)
+    assert set(Constants.HOW) == {field.name for field in dataclasses.fields(c)}
+
+
+def test_full_batches_make_no_noise_and_equal_clients_no_heterogeneity():
+    one = task(n_clients=1, clients_per_round=1, batch_size=100)
+    assert measured(one).sigma == 0 and measured(one).G < 1e-12 and measured(one).tau < 1e-12
