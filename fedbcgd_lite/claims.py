@@ -159,7 +159,7 @@ def _of_column(entry: dict, column: Column) -> dict:
     statement = f"{name}: {entry['statement']}"
     found = {"target": column.target, **entry, "id": f"{entry['id']}: {name}", "statement": statement}
     printed = tables.paper_values(column.paper_table, column.paper_dataset)
-    model = tables.PAPER_MODELS.get(column.task.model, column.task.names[0])
+    model = column.paper_model or column.task.names[0]
     name, unit = {"to_target_d": ("paper_to_target_d", "d")}.get(entry["quantity"], ("paper_mean", "%"))
     sides = [printed.get((side.get("method"), model)) for side in (entry["of"], entry["than"])]
     texts = [f"{side[name]:g} {unit}" if np.isfinite(side[name]) else "never" for side in sides if side]

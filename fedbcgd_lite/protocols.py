@@ -56,6 +56,7 @@ class Column:
     target: float
     paper_table: int | None = None
     paper_dataset: str | None = None
+    paper_model: str | None = None
 
     def runs(self, seeds) -> list[Run]:
         """All methods with all seeds."""
@@ -74,12 +75,10 @@ def columns(item: str, profile: str) -> list[Column]:
     found = []
     for own in chosen["columns"]:
         fields = {**chosen.get("all", {}), **own}
-        target, paper_dataset = float(fields.pop("target")), fields.pop("paper", None)
+        target, paper = float(fields.pop("target")), [fields.pop("paper", None), fields.pop("paper_model", None)]
         if "rho" in fields:
             fields["partition"] = Dirichlet(fields.pop("rho"))
-        found.append(
-            Column(task(profile, **fields), tuple(entry["methods"]), target, entry.get("table"), paper_dataset)
-        )
+        found.append(Column(task(profile, **fields), tuple(entry["methods"]), target, entry.get("table"), *paper))
     return found
 
 

@@ -62,13 +62,14 @@ def table(
     by: str | None = None,
     paper_table: int | None = None,
     paper_dataset: str | None = None,
+    paper_model: str | None = None,
 ) -> pd.DataFrame:
     """One row a method, over its seeds.
 
     Columns: method, model, dataset, target (percent), budget_d, mean and std of the final accuracy (percent),
     to_target_d (mean; empty unless every seed reached the target), reached and seeds (how many), and the paper's mean,
-    std, to_target_d and budget_d (Tables 2-6) where there is a paper_table. paper_dataset: the column of that table,
-    "CIFAR10" or "CIFAR100"; a stand-in has another name, and other values.
+    std, to_target_d and budget_d (Tables 2-6) where there is a paper_table. paper_dataset, paper_model: whose place the
+    data and the model take, "CIFAR10" or "CIFAR100" and "ResNet-18" (default: the model itself).
     """
     paper = paper_values(paper_table, paper_dataset)
     rows = []
@@ -82,7 +83,7 @@ def table(
         }
         row |= {"mean": final.mean(), "std": final.std(ddof=1) if len(group) > 1 else np.nan}
         row |= {"to_target_d": uploads.mean() if reached == len(group) else np.nan, "reached": reached}
-        name = run.algorithm.paper_name, PAPER_MODELS.get(run.task.model, row["model"])
+        name = run.algorithm.paper_name, paper_model or row["model"]
         rows.append(row | {"seeds": len(group)} | paper.get(name, dict.fromkeys(PAPER_COLUMNS.values(), np.nan)))
     return pd.DataFrame(rows)
 
@@ -91,7 +92,6 @@ PAPER_COLUMNS = {  # of its tables, and here
     **{"mean": "paper_mean", "std": "paper_std"},
     **{"floats_to_target_d": "paper_to_target_d", "budget_d": "paper_budget_d"},
 }
-PAPER_MODELS = {"vit_small": "ViT-Base", "vit_base_pretrained": "ViT-Base"}  # whose place a model takes
 
 
 def paper_values(paper_table: int | None, paper_dataset: str | None) -> dict[tuple[str, str], dict]:
@@ -116,15 +116,18 @@ def paper_frame(paper_table: int, paper_dataset: str) -> pd.DataFrame:
 
 def column_tables(columns: list[Column], results: list[list[Result]]) -> pd.DataFrame:
     """`table` of each column of a paper's table, one below the other."""
-    tables = [table(r, c.target, None, c.paper_table, c.paper_dataset) for c, r in zip(columns, results)]
-    return pd.concat(tables, ignore_index=True)
+    return pd.concat([_column_table(c, r) for c, r in zip(columns, results)], ignore_index=True)
+
+
+def _column_table(column: Column, results: list[Result]) -> pd.DataFrame:
+    return table(results, column.target, None, column.paper_table, column.paper_dataset, column.paper_model)
 
 
 def paper_layout(columns: list[Column], results: list[list[Result]]) -> pd.DataFrame:
     """The paper's layout: a row a method, for each column mean +- std (floats to target), ours and the paper's."""
     cells = {}
     for column, mine in zip(columns, results):
-        rows = table(mine, column.target, None, column.paper_table, column.paper_dataset).to_dict("records")
+        rows = _column_table(column, mine).to_dict("records")
         by_method = {r.run.algorithm.label: r.run.algorithm.paper_name for r in mine}
         ours, paper = {}, {}
         for row in rows:
@@ -143,8 +146,9 @@ def _heads(column: Column) -> tuple[str, str]:
     task = column.task
     here = f"here: {task.names[1]}, width {task.width}, {task.budget_d:g} d ({column.target:g} %)"
     values = paper_frame(column.paper_table, column.paper_dataset)
-    values = values[values["model"] == PAPER_MODELS.get(task.model, task.names[0])].iloc[0]
-    return here, f"paper: {column.paper_dataset}, {values['budget_d']:g} d ({values['target_acc']:g} %)"
+    values = values[values["model"] == (column.paper_model or task.names[0])].iloc[0]
+    where = f"{column.paper_model}, {column.paper_dataset}" if column.paper_model else column.paper_dataset
+    return here, f"paper: {where}, {values['budget_d']:g} d ({values['target_acc']:g} %)"
 
 
 def _cell(mean: float, std: float, to_target_d: float, reached: int = 0, seeds: int = 0) -> str:
