@@ -149,7 +149,7 @@ def floats_chart(rows: pd.DataFrame) -> Figure:
     """Uploaded floats to the target, FedAvg = 1, here and in the paper: a panel for each column of `column_tables`.
 
     Left of 1: fewer than FedAvg, whose whole budget takes the place of its floats where it does not reach the target.
-    An arrow at the right edge: the target was not reached.
+    An arrow at the right edge: not every seed reached the target.
     """
     rows = rows[rows["budget_d"].notna()]
     places = list(dict.fromkeys(zip(rows["model"], rows["dataset"])))
@@ -168,7 +168,8 @@ def floats_chart(rows: pd.DataFrame) -> Figure:
             ax.set_yticklabels([name.partition(" (")[0] for name in mine["method"]])
             ax.set_title(f"{model}, {dataset}", fontsize=10)
         axes.flat[0].invert_yaxis()
-        figure.legend(*axes.flat[-1].get_legend_handles_labels(), loc="outside upper right", ncols=2, fontsize=8.5)
+        named = {name: handle for ax in axes.flat for handle, name in zip(*ax.get_legend_handles_labels())}
+        figure.legend(named.values(), named, loc="outside upper right", ncols=2, fontsize=8.5)
         figure.supxlabel("uploaded floats to the target, FedAvg = 1", fontsize=10)
         return closed(figure)
 
@@ -176,6 +177,15 @@ def floats_chart(rows: pd.DataFrame) -> Figure:
 def _ratios(ax, rows: pd.DataFrame, column: str, budget: float, marker: str, color: str, label: str) -> None:
     values = rows[column].replace(np.inf, np.nan)
     if values.isna().all():
+        ax.text(
+            0.97,
+            0.03,
+            f"{label}: nobody reaches the target",
+            color=color,
+            fontsize=8,
+            ha="right",
+            transform=ax.transAxes,
+        )
         return
     first = values.iloc[0]
     ratios = values / (first if np.isfinite(first) else budget)
