@@ -62,9 +62,10 @@ def test_paper_protocol_is_that_of_section_5(item):
 
 
 def test_tables_2_and_3_share_their_laptop_protocol_but_for_the_data():
+    """And but for the budget of ResNet-18, which is halved where it stays at chance."""
     for one, other in zip(fb.columns("table02_cifar100", "laptop"), fb.columns("table03_cifar10", "laptop")):
-        same = {name: getattr(one.task, name) == getattr(other.task, name) for name in ("model", "width", "budget_d")}
-        assert all(same.values()), same
+        assert (one.task.model, one.task.width) == (other.task.model, other.task.width)
+        assert one.task.budget_d * (2 if one.task.model == "resnet18" else 1) == other.task.budget_d
 
 
 @pytest.mark.parametrize(
