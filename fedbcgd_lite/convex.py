@@ -6,8 +6,9 @@ over linear models without intercept, rows a_n scaled to norm 1 (Section 5.3; th
 Runs measure `gap` = f(x) - f*. f* comes from SciPy and is certified: f(x) - f* <= ||grad f(x)||^2/(2 mu).
 """
 
+import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
@@ -15,6 +16,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional as F
 
 from . import checks, data, partitioners
@@ -33,9 +35,7 @@ class Loss:
 
     label: str
     of_samples: Callable[[Tensor, Tensor], Tensor]
-    curvature: (
-        float  # the largest second derivative: f_i is curvature * max ||a||^2 + mu smooth, where rows have norm 1
-    )
+    curvature: float  # the largest second derivative in the outputs
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self.of_samples(outputs, targets).mean()
@@ -108,9 +108,7 @@ class ConvexTask(Training):
         """The problem of one seed, which measures `gap` at every evaluation."""
         objective = self.objective(seed)
         gap = Gap(objective, objective.optimum()[1])
-        return Problem(
-            objective.module, objective.samples, objective.clients, loss=objective.loss, device=device, measure=gap
-        )
+        return replace(self._problem(objective, device), measure=gap)
 
     def objective(self, seed: int = 0) -> "Objective":
         """f and its derivatives; made once for each seed and data, whatever the protocol."""
@@ -118,8 +116,11 @@ class ConvexTask(Training):
 
     def stand_in(self, device: str = "cpu") -> Problem:
         """A problem of the same shapes, to time steps on: the problem itself is small enough."""
-        objective = self.objective()
-        return Problem(objective.module, objective.samples, objective.clients, loss=objective.loss, device=device)
+        return self._problem(self.objective(), device)
+
+    @staticmethod
+    def _problem(f: "Objective", device: str) -> Problem:
+        return Problem(copy.deepcopy(f.module), f.samples, f.clients, loss=f.loss, device=device)  # f is shared
 
 
 @dataclass(frozen=True)
@@ -160,8 +161,9 @@ def _samples(dataset: str, model: str, n_clients: int, partition, seed: int):
     if kind == "synthetic":
         return _synthetic(float(rest), model, n_clients, seed)
     rows, labels = read_libsvm(Path(rest), model) if kind == "libsvm" else _images(dataset)
-    classes, codes = np.unique(labels, return_inverse=True)
-    clients = partition.split(codes if len(classes) < 100 else np.zeros(len(codes), int), n_clients, seed)
+    codes = np.unique(labels, return_inverse=True)[1]
+    numbers = kind == "libsvm" and model == "ridge"  # no classes that clients could differ in
+    clients = partition.split(np.zeros(len(codes), int) if numbers else codes, n_clients, seed)
     if model == "logistic":
         labels = np.where(codes % 2, 1.0, -1.0)
     elif model == "softmax":
@@ -284,8 +286,7 @@ class Objective:
         return *(tensor[client] for tensor in self.samples), weights
 
     def _outputs(self, x: Tensor, rows: Tensor) -> Tensor:
-        outputs = rows @ x.view_as(self.module.weight).T
-        return outputs.squeeze(-1) if len(self.module.weight) == 1 else outputs
+        return functional_call(self.module, {"weight": x.view_as(self.module.weight)}, (rows,))
 
     def _value(self, x: Tensor, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         return weights @ self.loss.of_samples(self._outputs(x, rows), targets) + self.mu / 2 * x @ x

@@ -79,6 +79,16 @@ def test_heterogeneity_is_a_knob():
     assert spread(0) < 0.2 * spread(0.5) < 0.2 * spread(2)
 
 
+def test_clients_differ_in_their_classes_and_share_no_module():
+    """A hundred classes are classes like ten; who changes the model of one problem changes no other."""
+    many = task(dataset="glyphs100", model="softmax", partition=Dirichlet(0.1))
+    held = [len(np.unique(many.objective().samples[1][client])) for client in many.objective().clients]
+    assert np.mean(held) < 70
+    problem, other = (task().stand_in() for _ in range(2))
+    problem.model.weight.data += 1
+    assert other.model.weight.abs().max() == 0 == task().stand_in().model.weight.abs().max()
+
+
 # --- runs -----------------------------------------------------------------------------------------------------------
 
 
