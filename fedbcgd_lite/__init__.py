@@ -22,23 +22,25 @@ from .algorithms import (
 from .blocks import Blocks
 from .codecs import QSGD, Identity, TopK
 from .convex import ConvexTask
-from .experiments import run_columns, run_grid
+from .experiments import run_columns, run_grid, run_grids
 from .machine import Machine
 from .partitioners import IID, ByLabel, Dirichlet, DirichletDraws
 from .problem import Problem, Training
 from .protocols import Column, columns, contenders, tuned
-from .runs import Run, Task, grid, task
+from .runs import Run, Task, convex_task, grid, task
 from .simulate import simulate
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 _LAZY = {  # what needs pandas and matplotlib is loaded when it is first asked for
     "tables": (
         "allocation_frame",
         "chosen_settings",
         "column_tables",
+        "convex_settings",
         "final_accuracy",
         "floats_to",
         "frame",
+        "gap_table",
         "paper_layout",
         "settings",
         "table",
@@ -54,8 +56,8 @@ _LAZY = {  # what needs pandas and matplotlib is loaded when it is first asked f
         "sweep",
     ),
     "diagrams": ("allocation", "framework", "partition_map"),
-    "claims": ("claim", "judge"),
-    "search": ("best", "is_tuned", "scores", "search_runs"),
+    "claims": ("claim", "claim_numbers", "judge"),
+    "search": ("best", "is_tuned", "lowest", "scores", "search_runs"),
 }
 
 
@@ -88,9 +90,11 @@ __all__ = [
     "ConvexTask",
     "Run",
     "Task",
+    "convex_task",
     "grid",
     "run_columns",
     "run_grid",
+    "run_grids",
     "task",
     "Column",
     "columns",

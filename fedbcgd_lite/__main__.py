@@ -68,11 +68,14 @@ def figures(options) -> int:
 
     named = [name.strip().removesuffix(".ipynb") for name in options.only.split(",")]
     chosen = [name for name in named if name] or notebooks.names()
-    given = {"profile": options.profile, "device": options.device} | ({"seeds": options.seeds} if options.seeds else {})
-    for name in chosen:
-        notebooks.parameters(notebooks.FOLDER / f"{name}.ipynb")  # refuse a bad name before the first one runs
+    known = {name: notebooks.parameters(notebooks.FOLDER / f"{name}.ipynb") for name in chosen}  # refuses a bad name
+    asked = {"profile": options.profile}
+    asked |= {"device": options.device} if options.device != "auto" else {}
+    asked |= {"seeds": options.seeds} if options.seeds else {}
+    nobody = [name for name in asked if not any(name in parameters for parameters in known.values())]
+    given = {name: {k: v for k, v in asked.items() if k in known[name] or k in nobody} for name in chosen}
     if options.dry:
-        return _dry(chosen, given)
+        return _dry(given)
     os.environ.setdefault("PROGRESS", "1" if sys.stderr.isatty() else "0")
     if options.jobs:
         os.environ["FEDBCGD_JOBS"] = str(options.jobs)
@@ -83,7 +86,7 @@ def figures(options) -> int:
     for name in chosen:
         started = time.monotonic()
         print(f"{name} ...", end=" ", flush=True)
-        executed = notebooks.execute(name, options.profile, {} if options.publish else given)
+        executed = notebooks.execute(name, options.profile, {} if options.publish else given[name])
         if options.publish:
             notebooks.publish(name, executed)
         print(f"{time.monotonic() - started:.0f} s", flush=True)
@@ -91,15 +94,15 @@ def figures(options) -> int:
     return 0
 
 
-def _dry(names: list[str], given: dict) -> int:
-    """What the notebooks would compute, without computing it."""
+def _dry(given: dict[str, dict]) -> int:
+    """What the notebooks would compute with the parameters given to each, without computing it."""
     import pandas as pd
 
     from . import notebooks
     from .estimate import forecast
 
-    for name in names:
-        runs = notebooks.planned(name, given)
+    for name in given:
+        runs = notebooks.planned(name, given[name])
         print(f"\n{name}: {len(dict.fromkeys(runs))} runs")
         if runs:
             print(pd.DataFrame(forecast(runs)).to_string(index=False))

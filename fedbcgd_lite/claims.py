@@ -56,12 +56,18 @@ def _clients_a_block(result: Result, entry: dict) -> float:
     return float(np.abs(counts).max())
 
 
+def _lowest_gap(result: Result, entry: dict) -> float:
+    return min((row["gap"] for row in result.rows if row["gap"] is not None), default=np.inf)
+
+
 QUANTITIES: dict[str, tuple[Callable, str]] = {  # quantity -> value of one run, how to write it
     "to_target_d": (lambda result, entry: tables.to_target_d(result, entry["target"]), "{:.2f} d"),
     "accuracy_at_d": (_accuracy_at, "{:.2f} %"),
     "final_accuracy": (_accuracy, "{:.2f} %"),
     "mean_upload_d": (_mean_upload, "{:.4f} d"),
     "clients_a_block": (_clients_a_block, "{:.0f}"),
+    "lowest_gap": (_lowest_gap, "{:.1e}"),
+    "final_gap": (lambda result, entry: tables.final_gap(result), "{:.1e}"),
 }
 
 
@@ -82,6 +88,16 @@ def judge(entry: dict, results: list[Result]) -> Verdict:
     return Verdict(
         entry["id"], entry["item"], entry["statement"], entry.get("paper", ""), " against ".join(both), spread, verdict
     )
+
+
+def judge_number(entry: dict, of: float, than: float | None, profile: str) -> Verdict:
+    """The verdict of an entry whose numbers are computed and not measured on runs."""
+    other = entry["value"] if than is None else than
+    words = {True: "reproduced", False: "not reproduced"}[_holds(entry, of, other)]
+    ours = " against ".join(f"{number:.3g}" for number in ([of] if than is None else [of, than]))
+    told = entry.get("paper", "")
+    verdict = words if profile in entry["profiles"] else "not judged"
+    return Verdict(entry["id"], entry["item"], entry["statement"], told, ours, "", verdict)
 
 
 def _neither(entry: dict, of: np.ndarray, than: np.ndarray) -> bool:
@@ -135,7 +151,7 @@ def claim(item: str, results: list, columns: list[Column] | None = None) -> list
     With the columns of a table, results are a list for each of them, and every claim is judged in every column, with
     that column's target and the paper's numbers.
     """
-    entries = [entry for entry in ENTRIES if entry["item"] == item]
+    entries = [entry for entry in ENTRIES if entry["item"] == item and entry["quantity"] != "computed"]
     if not entries:
         raise ValueError(f"claims.toml has no claim for {item!r}.")
     if columns is None:
@@ -143,8 +159,21 @@ def claim(item: str, results: list, columns: list[Column] | None = None) -> list
     else:
         pairs = [(_of_column(entry, column), mine) for entry in entries for column, mine in zip(columns, results)]
         verdicts = [judge(entry, mine) for entry, mine in pairs]
+    return _entered(item, verdicts, (results if columns is None else results[0])[0].run.task.profile)
+
+
+def claim_numbers(item: str, numbers: dict[str, float | tuple[float, float]], profile: str) -> list[Verdict]:
+    """`claim` for what a notebook computes without runs: {id: number}, or {id: (of, than)} where two are compared."""
+    entries = {entry["id"]: entry for entry in ENTRIES if entry["item"] == item and entry["quantity"] == "computed"}
+    if entries.keys() != numbers.keys():
+        raise ValueError(f"numbers were given for {', '.join(numbers)}: expected {', '.join(entries)} (claims.toml).")
+    pairs = {id: value if isinstance(value, tuple) else (value, None) for id, value in numbers.items()}
+    return _entered(item, [judge_number(entries[id], *pairs[id], profile) for id in entries], profile)
+
+
+def _entered(item: str, verdicts: list[Verdict], profile: str) -> list[Verdict]:
+    """Printed, and written into figures/<profile>/claims.csv in the place of the item's older ones."""
     print("\n".join(map(str, verdicts)))
-    profile = (results if columns is None else results[0])[0].run.task.profile
     path = results_folder(profile) / "claims.csv"
     new = pd.DataFrame([vars(v) for v in verdicts], columns=COLUMNS)
     old = pd.read_csv(path, keep_default_na=False, dtype=str) if path.exists() else new.iloc[:0]
@@ -161,6 +190,6 @@ def _of_column(entry: dict, column: Column) -> dict:
     printed = tables.paper_values(column.paper_table, column.paper_dataset)
     model = column.paper_model or column.task.names[0]
     name, unit = {"to_target_d": ("paper_to_target_d", "d")}.get(entry["quantity"], ("paper_mean", "%"))
-    sides = [printed.get((side.get("method"), model)) for side in (entry["of"], entry["than"])]
+    sides = [printed.get((side.get("method"), model)) for side in (entry["of"], entry.get("than", {}))]
     texts = [f"{side[name]:g} {unit}" if np.isfinite(side[name]) else "never" for side in sides if side]
     return found | ({"paper": " against ".join(texts)} if texts else {})

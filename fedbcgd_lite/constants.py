@@ -42,7 +42,7 @@ def measured(task: ConvexTask, points: list[np.ndarray] | None = None, seed: int
     points = [start, best] if points is None else points
     return Constants(
         mu=f.mu,
-        beta=max(_gram(f, client) for client in f.holders) * f.loss.curvature + f.mu,
+        beta=smoothness(f),
         sigma=max(_noise(f, x, task.batch_size) for x in points) ** 0.5,
         G=max(_heterogeneity(f, x) for x in points) ** 0.5,
         F=f(start) - least,
@@ -51,10 +51,15 @@ def measured(task: ConvexTask, points: list[np.ndarray] | None = None, seed: int
     )
 
 
-def _gram(f: Objective, client: np.ndarray) -> float:
-    """Largest eigenvalue of A_i'A_i/n_i."""
-    rows = f.samples[0][client].numpy()
-    return float(np.linalg.norm(rows, 2) ** 2 / len(rows))
+def smoothness(f: Objective) -> float:
+    """beta, the smoothness of every f_i."""
+    return max(map(_top_eigenvalue, (f.samples[0][client].numpy() for client in f.holders))) * f.loss.curvature + f.mu
+
+
+def _top_eigenvalue(rows: np.ndarray) -> float:
+    """Of A'A/n, which has the eigenvalues of AA'/n."""
+    gram = rows @ rows.T if len(rows) < rows.shape[1] else rows.T @ rows
+    return float(np.linalg.eigvalsh(gram)[-1] / len(rows))
 
 
 def _noise(f: Objective, x: np.ndarray, batch_size: int) -> float:

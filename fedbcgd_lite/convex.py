@@ -104,6 +104,11 @@ class ConvexTask(Training):
         own = {"libsvm": Path(rest).name, "synthetic": f"synthetic data, heterogeneity {rest}"}
         return LOSSES[self.model].label, own.get(kind) or data.label(self.dataset)
 
+    @property
+    def n_samples(self) -> int:
+        """How many samples all clients hold together."""
+        return len(self.objective().samples[1])
+
     def problem(self, seed: int, device: str = "cpu") -> Problem:
         """The problem of one seed, which measures `gap` at every evaluation."""
         objective = self.objective(seed)

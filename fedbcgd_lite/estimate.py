@@ -8,13 +8,14 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from . import algorithms, data
+from . import algorithms
 from .blocks import partition
 from .calibrate import fastest, step_seconds
 from .machine import Machine
 from .problem import Problem
 from .runs import Run, Task
 from .simulate import simulate
+from .theory import rounds_for_budget
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def work(run: Run, problem: Problem, samples: float) -> Work:
     if algorithm.pooled:
         return Work(task.rounds, task.rounds * passes, task.rounds, 0.0, layout.d)
     upload_d = layout.mean_upload_d * layout.n_blocks * algorithm.nominal_upload_d(layout)
-    by_budget = max(1, task.budget_d // upload_d) if task.budget_d else np.inf
+    by_budget = max(1, rounds_for_budget(task.budget_d, upload_d)) if task.budget_d else np.inf
     rounds = min(task.rounds or np.inf, by_budget)
     evaluations = rounds * min(1, upload_d / task.eval_every_d if task.eval_every_d else 1)
     return Work(rounds, rounds * task.clients_per_round * passes, evaluations, rounds * upload_d, layout.d)
@@ -98,7 +99,7 @@ def forecast(runs: list[Run]) -> list[dict]:
     rows = []
     for same in groups.values():
         task = same[0].task
-        n = data.shape(task.dataset)[2] * (1 - task.validation)
+        n = task.n_samples
         problem, seconds = _stand_in(_alike(task))
         of_run = work(same[0], problem, n if same[0].algorithm.pooled else n / task.n_clients)
         row = {"method": same[0].algorithm.label, **dict(zip(("model", "data"), task.names))}

@@ -58,9 +58,13 @@ def run_grid(runs: list[Run], device: str = "auto", jobs: int | None = None) -> 
 
 def run_columns(columns: list[Column], seeds: int, device: str = "auto") -> list[list[Result]]:
     """The results of each column of a table, all its methods with seeds 0, 1, ..., as one grid."""
-    runs = [column.runs(range(seeds)) for column in columns]
-    results = iter(run_grid(sum(runs, []), device))
-    return [[next(results) for _ in of_column] for of_column in runs]
+    return run_grids([column.runs(range(seeds)) for column in columns], device)
+
+
+def run_grids(grids: list[list[Run]], device: str = "auto") -> list[list[Result]]:
+    """The results of several lists of runs, computed as one grid."""
+    results = iter(run_grid(sum(grids, []), device))
+    return [[next(results) for _ in runs] for runs in grids]
 
 
 def _setting(name: str, default: float) -> float:

@@ -21,7 +21,9 @@ AXES = {
     "accuracy": "test accuracy (%)",
     "test_loss": "test loss",
     "train_loss": "training loss",
+    "gap": "f(x) - f*",
 }
+ROUNDING = 1e-16  # a gap below this is drawn there, as float64 cannot tell it from 0
 COLORS = {  # one colour a method in every figure
     "Centralised SGD": "#999999",
     "FedAvg": "#7f7f7f",
@@ -38,6 +40,10 @@ COLORS = {  # one colour a method in every figure
     "FedBCGD (no momentum)": "#d55e00",
     "FedBCGD (no shared block, no momentum)": "#e6a700",
     "FedBCGD (freezing, no momentum)": "#8e44ad",
+    "FedBCGD+ (no SVRG)": "#e6a700",
+    "FedBCGD+ (full c_i)": "#8e44ad",
+    "FedBCGD+ (Eq. (4))": "#d55e00",
+    "FedBCGD+ (the authors' script)": "#7f7f7f",
 }
 RATIOS = [0.1, 0.2, 0.5, 1, 2]  # ticks of floats_chart
 DASHES = ["-", "--", ":", "-."]
@@ -82,8 +88,10 @@ def curves(
             xs, ys = _aligned(group, x, y)
             ax.plot(xs, ys.mean(0), color=color, ls=dashes, lw=1.8, label=method)
             ax.fill_between(xs, ys.min(0), ys.max(0), color=color, alpha=0.15, lw=0)
-        if target is not None and y == "accuracy":
+        if target is not None and y in ("accuracy", "gap"):
             ax.axhline(target, color="black", lw=0.8, ls=":")
+        if y == "gap":
+            ax.set_yscale("log")
         ylabel = AXES.get(y, y)
         ax.set(
             xlabel=AXES.get(x, x),
@@ -111,7 +119,7 @@ def _looks(groups: dict[str, list[Result]], by: str | None) -> dict[str, tuple]:
 def _single_lines(ax, group: list[Result], x: str, y: str, color, label: str) -> None:
     """Each seed by itself, thin, with a cross where it diverged: a mean over runs that ended would mean nothing."""
     for i, r in enumerate(group):
-        xs, ys = zip(*((row[x], row[y]) for row in r.rows if row[y] is not None))
+        xs, ys = zip(*_points(r, x, y))
         ax.plot(xs, ys, color=color, lw=0.9, label=f"{label} (each seed)" if i == 0 else None)
         if diverged(r):
             ax.plot(xs[-1], ys[-1], "x", color=color, ms=9, mew=2)
@@ -119,10 +127,15 @@ def _single_lines(ax, group: list[Result], x: str, y: str, color, label: str) ->
 
 def _aligned(group: list[Result], x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
     """(points,), (seeds, points): all seeds on the points of the first one, where they overlap."""
-    rows = [[(row[x], row[y]) for row in r.rows if row[y] is not None] for r in group]
+    rows = [_points(r, x, y) for r in group]
     end = min(points[-1][0] for points in rows)
     xs = np.array([point[0] for point in rows[0] if point[0] <= end])
     return xs, np.array([np.interp(xs, *zip(*points)) for points in rows])
+
+
+def _points(r: Result, x: str, y: str) -> list[tuple[float, float]]:
+    least = ROUNDING if y == "gap" else -np.inf
+    return [(row[x], max(row[y], least)) for row in r.rows if row[y] is not None]
 
 
 def panels(columns: list[Column], results: list[list[Result]], x: str = "upload_d", y: str = "accuracy") -> Figure:

@@ -73,7 +73,7 @@ def execute(name: str, profile: str, given: dict) -> Path:
 def planned(name: str, given: dict) -> list[Run]:
     """The runs of a notebook, found by executing its code up to the grid, which is not computed."""
     notebook, space = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4), {}
-    if not any(grid in cell.source for cell in notebook.cells for grid in ("run_grid(", "run_columns(")):
+    if not any(grid in cell.source for cell in notebook.cells for grid in ("run_grid", "run_columns")):
         return []
     with _environment(FEDBCGD_DRY="1"):
         for cell in notebook.cells:

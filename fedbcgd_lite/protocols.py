@@ -19,8 +19,9 @@ from .algorithms import (
     Scaffold,
 )
 from .codecs import QSGD, TopK
+from .convex import ConvexTask
 from .partitioners import Dirichlet
-from .runs import PROFILES, Run, Task, grid, task
+from .runs import PROFILES, Run, Task, convex_task, grid, task
 
 FOLDER = Path(__file__).parent
 
@@ -49,9 +50,12 @@ OF_TASK = ("lr", "clip", "rounds")  # settings that belong to the task, all othe
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table: a task, the methods, the target (percent), and where the paper has it."""
+    """One column of a table: a task, the methods, the target, and where the paper has it.
 
-    task: Task
+    target: a test accuracy in percent; for a convex problem a gap f - f*.
+    """
+
+    task: Task | ConvexTask
     methods: tuple[str, ...]
     target: float
     paper_table: int | None = None
@@ -63,8 +67,8 @@ class Column:
         return contenders(self.task, self.methods, seeds)
 
 
-def columns(item: str, profile: str) -> list[Column]:
-    """The columns of a table or figure, "table03_cifar10", at a profile."""
+def columns(item: str, profile: str, **changes) -> list[Column]:
+    """The columns of a table or figure, "table03_cifar10", at a profile; changes: fields of all tasks."""
     items = _read()
     if item not in items:
         raise ValueError(f"no protocol is known for {item!r}: expected one of {', '.join(items)}.")
@@ -72,13 +76,16 @@ def columns(item: str, profile: str) -> list[Column]:
         known = ", ".join(name for name in PROFILES if name in items[item])
         raise ValueError(f"{item} has no profile {profile!r}: expected one of {known}.")
     entry, chosen = items[item], items[item][profile]
+    make = convex_task if entry.get("convex") else task
     found = []
     for own in chosen["columns"]:
-        fields = {**chosen.get("all", {}), **own}
+        fields = {**chosen.get("all", {}), **own, **changes}
         target, paper = float(fields.pop("target")), [fields.pop("paper", None), fields.pop("paper_model", None)]
         if "rho" in fields:
             fields["partition"] = Dirichlet(fields.pop("rho"))
-        found.append(Column(task(profile, **fields), tuple(entry["methods"]), target, entry.get("table"), *paper))
+        found.append(
+            Column(make(profile, **fields), tuple(entry.get("methods", ())), target, entry.get("table"), *paper)
+        )
     return found
 
 

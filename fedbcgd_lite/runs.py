@@ -61,6 +61,11 @@ class Task(Training):
         """Model and data set as tables and figures write them."""
         return models.LABELS[self.model], data.label(self.dataset)
 
+    @property
+    def n_samples(self) -> float:
+        """How many training samples all clients hold together, without loading them."""
+        return data.shape(self.dataset)[2] * (1 - self.validation)
+
     def problem(self, seed: int, device: str = "cpu") -> Problem:
         """The problem of one seed: its partition and its initial model."""
         loaded = data.load(self.dataset)
@@ -112,6 +117,14 @@ def task(profile: str = "laptop", **changes) -> Task:
         raise ValueError(f"unknown profile {profile!r}: expected one of {', '.join(PROFILES)}.")
     _check_fields(changes, _fields(Task), "task")
     return Task(**{"profile": profile, **PROFILES[profile], **changes})
+
+
+def convex_task(profile: str = "laptop", **changes) -> convex.ConvexTask:
+    """A convex task whose results are kept with those of a profile: convex_task("laptop", rounds=100, lr=0.5)."""
+    if profile not in PROFILES:
+        raise ValueError(f"unknown profile {profile!r}: expected one of {', '.join(PROFILES)}.")
+    _check_fields(changes, _fields(convex.ConvexTask), "convex_task")
+    return convex.ConvexTask(**{"profile": profile, **changes})
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pandas as pd
 from .protocols import FOLDER, METHODS, OF_TASK, tuned
 from .results import Result
 from .runs import Run, Task, grid, task
-from .tables import final_accuracy
+from .tables import final_accuracy, final_gap
 
 HELD_OUT = 0.1  # of the training images
 CLIPPING_GAINS = 1.0  # points of accuracy that clipping must gain to be chosen, about the spread over seeds
@@ -73,3 +73,13 @@ def is_tuned(row: dict, profile: str) -> bool:
     """Whether tuned.csv has exactly the settings of a row of `best`."""
     held = tuned(row["method"], task(profile, dataset=row["dataset"], model=row["model"]))
     return held == {name: row[name] for name in SETTINGS if not pd.isna(row[name])}
+
+
+def lowest(results: list[Result]) -> list[Run]:
+    """For each method of the paper's tables, the run that ends with the smallest f - f*, mean of its last quarter."""
+    ends: dict[str, tuple[float, Run]] = {}
+    for r in results:
+        gap, method = final_gap(r, 0.25), r.run.algorithm.paper_name
+        if method not in ends or gap < ends[method][0]:
+            ends[method] = gap, r.run
+    return [run for _, run in ends.values()]

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from . import data
 from .protocols import Column, tuned
 from .results import Result
 
@@ -45,9 +44,24 @@ def final_accuracy(result: Result) -> float:
     return float(np.mean(accuracy[-max(1, len(accuracy) // 10) :]))
 
 
+def final_gap(result: Result, share: float = 0.1) -> float:
+    """Mean f - f* of the last evaluations, a share of all and at least one; infinity for a run that diverged."""
+    if diverged(result):
+        return float("inf")
+    gaps = [row["gap"] for row in result.rows]
+    return float(np.mean(gaps[-max(1, int(len(gaps) * share)) :]))
+
+
 def to_target_d(result: Result, target: float) -> float:
-    """Uploaded floats (units of d) at the first evaluation with at least `target` percent; infinity without one."""
-    return next((row["upload_d"] for row in result.rows if row["accuracy"] >= target), float("inf"))
+    """Uploaded floats (units of d) at the first evaluation that is at the target; infinity without one.
+
+    target: the least accuracy in percent; where gaps are measured, the largest f - f*.
+    """
+    return next((row["upload_d"] for row in result.rows if _reaches(row, target)), float("inf"))
+
+
+def _reaches(row: dict, target: float) -> bool:
+    return row["gap"] <= target if row.get("gap") is not None else (row["accuracy"] or 0) >= target
 
 
 def floats_to(results: list[Result], target: float, by: str | None = None) -> pd.DataFrame:
@@ -183,6 +197,37 @@ def settings(columns: list[Column]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def convex_settings(columns: list[Column]) -> pd.DataFrame:
+    """What is run on convex problems, a row a column."""
+    rows = []
+    for column in columns:
+        task = column.task
+        row = dict(zip(("problem", "data"), task.names)) | {"samples": task.n_samples, "d": task.objective().d}
+        row |= {"mu": task.weight_decay, "clients": f"{task.clients_per_round} of {task.n_clients}"}
+        row |= {"local epochs": task.local_epochs, "batch": task.batch_size, "lr decay": task.lr_decay}
+        rows.append(row | {"budget (d)": task.budget_d, "target (f - f*)": column.target})
+    return pd.DataFrame(rows)
+
+
+def gap_table(results: list[Result], target: float) -> pd.DataFrame:
+    """How far each method comes on a convex problem, over its seeds.
+
+    Columns: lr; to_target_d and rounds (means, empty unless every seed came to f - f* <= target); lowest and last, the
+    smallest and the final gap (means, `final_gap`); rate, the mean fall of log(f - f*) a round until it is lowest.
+    """
+    rows = {}
+    for name, group in groups(results).items():
+        gaps = [np.array([row["gap"] for row in r.rows]) for r in group]
+        low = [int(np.argmin(g)) for g in gaps]
+        falls = [np.log(g[0] / max(g[n], 1e-16)) / max(1, r.rows[n]["round"]) for r, g, n in zip(group, gaps, low)]
+        at = [next((row for row in r.rows if _reaches(row, target)), None) for r in group]
+        reached = {key: np.mean([row[key] for row in at]) if all(at) else np.nan for key in ("upload_d", "round")}
+        row = {"lr": group[0].run.task.lr, "to_target_d": reached["upload_d"], "rounds": reached["round"]}
+        row |= {"lowest": np.mean([g[n] for g, n in zip(gaps, low)]), "last": np.mean([final_gap(r) for r in group])}
+        rows[name] = row | {"rate": np.mean(falls)}
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
 def chosen_settings(columns: list[Column]) -> pd.DataFrame:
     """How each method is set in each column: step size and its own constants."""
     rows = {}
@@ -212,7 +257,7 @@ def work_table(columns: list[Column], results: list[list[Result]]) -> pd.DataFra
         name = column.task.names
         for group in groups(mine).values():
             run, rounds = group[0].run, group[0].rows[-1]["round"]
-            n = data.shape(run.task.dataset)[2] * (1 - run.task.validation)
+            n = run.task.n_samples
             samples = n if run.algorithm.pooled else n / run.task.n_clients
             formed = rounds * run.algorithm.passes(run.task.local_epochs) * samples
             rows.setdefault(run.algorithm.paper_name, {})[*name, "rounds"] = rounds

@@ -5,10 +5,31 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fedbcgd_lite import FedAvg, FedBCGD, FedBCGDPlus, Machine, convex, grid, run_grid, simulate
+from fedbcgd_lite import (
+    FedAvg,
+    FedBCGD,
+    FedBCGDPlus,
+    Machine,
+    Run,
+    claim_numbers,
+    claims,
+    columns,
+    convex,
+    convex_settings,
+    convex_task,
+    curves,
+    gap_table,
+    grid,
+    judge,
+    lowest,
+    run_grid,
+    simulate,
+)
 from fedbcgd_lite.constants import Constants, measured
 from fedbcgd_lite.convex import ConvexTask
+from fedbcgd_lite.estimate import forecast
 from fedbcgd_lite.partitioners import Dirichlet
+from fedbcgd_lite.results import Result
 from fedbcgd_lite.runs import from_plain, to_plain
 
 LOSSES = ("logistic", "softmax", "ridge")
@@ -113,6 +134,88 @@ def test_runs_are_kept_with_their_gap(tmp_path, monkeypatch):
     assert [r.rows for r in run_grid(runs, "cpu", jobs=1)] == [r.rows for r in first]
     assert all(from_plain(to_plain(run)) == run for run in runs)
     assert first[0].rows[-1]["gap"] < first[0].rows[0]["gap"] != first[1].rows[0]["gap"]
+
+
+# --- tables, figures and verdicts -----------------------------------------------------------------------------------
+
+
+def made_up(method, gaps, lr=0.5, seed=0, status="finished") -> Result:
+    """A result with an evaluation each 2 rounds and 1 d."""
+    run = Run(task(profile="laptop", rounds=2 * len(gaps), lr=lr), method, seed)
+    n = len(gaps)
+    columns = {
+        "round": range(0, 2 * n, 2),
+        "upload_d": [float(i) for i in range(n)],
+        "accuracy": [None] * n,
+        "gap": gaps,
+    }
+    return Result(run, {"status": status, "rows": columns})
+
+
+def test_the_step_that_ends_lowest_is_chosen_by_its_last_quarter():
+    """A lucky last evaluation does not count as much as four good ones; a run that diverged is never chosen."""
+    lucky = made_up(FedAvg(), [1.0] * 4 + [0.5, 0.5, 0.5, 0.01], lr=0.1)
+    good = made_up(FedAvg(), [1.0] * 6 + [0.1, 0.1], lr=0.3)
+    lost = made_up(FedAvg(), [1.0] * 7 + [None], lr=3.0, status="diverged")
+    other = made_up(FedBCGD("balanced:5"), [1.0] * 8)
+    assert lowest([lucky, good, lost, other]) == [good.run, other.run]
+
+
+def test_gap_table_has_floats_rounds_floors_and_rates():
+    seeds = [made_up(FedAvg(), [1.0, 0.1, 0.01, 0.02], seed=0), made_up(FedAvg(), [1.0, 0.01, 0.001, 0.002], seed=1)]
+    row = gap_table(seeds, 0.01).loc["FedAvg"]
+    assert (row["to_target_d"], row["rounds"], row["lr"]) == (1.5, 3, 0.5)
+    assert (row["lowest"], row["last"]) == pytest.approx((0.0055, 0.011))
+    assert row["rate"] == pytest.approx((np.log(100) + np.log(1000)) / 2 / 4)
+    assert np.isnan(gap_table(seeds, 0.005).loc["FedAvg", "to_target_d"])
+
+
+def test_gaps_are_drawn_on_a_logarithmic_axis_down_to_rounding():
+    results = [made_up(FedAvg(), [1.0, 1e-8, -1e-17]), made_up(FedAvg(), [1.0, 1e-9, 0.0], seed=1)]
+    ax = curves(results, x="round", y="gap", target=1e-3).axes[0]
+    assert ax.get_yscale() == "log" and ax.get_ylabel() == "f(x) - f*"
+    assert ax.lines[0].get_ydata()[-1] == 1e-16 and len(ax.lines) == 2
+
+
+def test_claims_about_gaps_and_about_computed_numbers(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("FEDBCGD_RESULTS", str(tmp_path))
+    entry = {"id": "a", "item": "trial", "statement": "It comes close.", "relation": "<", "profiles": ["laptop"]}
+    runs = [made_up(FedAvg(), [1.0, 1e-7, 1e-3]), made_up(FedBCGD("balanced:5"), [1.0, 0.1, 0.1])]
+    near = {**entry, "quantity": "lowest_gap", "of": {"method": "FedAvg"}, "value": 1e-6}
+    assert judge(near, runs).verdict == "reproduced" and judge(near, runs).ours == "1.0e-07"
+    assert judge({**near, "quantity": "final_gap"}, runs).verdict == "not reproduced"
+    first = {**entry, "quantity": "to_target_d", "target": 1e-3, "of": near["of"], "than": {"method": "FedBCGD"}}
+    assert judge(first, runs).ours == "1.00 d against never"
+    computed = [
+        {**entry, "quantity": "computed", "than": "the other"},
+        {**entry, "id": "b", "quantity": "computed", "value": 2},
+    ]
+    monkeypatch.setattr(claims, "ENTRIES", computed)
+    found = claim_numbers("trial", {"a": (1.0, 0.5), "b": 1.0}, "laptop")
+    assert [v.verdict for v in found] == ["not reproduced", "reproduced"] and found[0].ours == "1 against 0.5"
+    assert [v.verdict for v in claim_numbers("trial", {"a": (1.0, 0.5), "b": 1.0}, "smoke")] == ["not judged"] * 2
+    with pytest.raises(ValueError, match="numbers were given for a: expected a, b"):
+        claim_numbers("trial", {"a": 1.0}, "laptop")
+
+
+def test_protocol_of_figure_8():
+    """Two convex problems at every profile, any data in their place, and the plan of their runs without computing."""
+    for profile in ("laptop", "smoke", "paper"):
+        assert [type(column.task) for column in columns("fig08_convex", profile)] == [ConvexTask, ConvexTask]
+    for column in columns("fig08_convex", "paper"):
+        t = column.task
+        assert (t.n_clients, t.clients_per_round, t.lr_decay, t.weight_decay) == (100, 10, 0.998, 1e-3)
+        assert (t.dataset, t.batch_size, t.local_epochs) == ("emnist-balanced", 50, 1)
+    other = columns("fig08_convex", "smoke", dataset="synthetic:0")
+    assert {column.task.dataset for column in other} == {"synthetic:0"}
+    settings = convex_settings(other)
+    assert list(settings["d"]) == [40, 80] and list(settings["samples"]) == [10_000] * 2
+    (row,) = forecast(grid(other[0].task, algorithm=FedBCGD("balanced:5")))
+    assert row["rounds"] == 40 and row["gradient steps"] == 40 * 10 * 2
+    with pytest.raises(ValueError, match=r"convex_task\(\) was given width: expected names among"):
+        columns("fig08_convex", "smoke", width=4)
+    with pytest.raises(ValueError, match="unknown profile 'desktop'"):
+        convex_task("desktop")
 
 
 # --- bad input ------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from fedbcgd_lite import __main__, claims, estimate, protocols, search, tables
 from fedbcgd_lite.data import SHAPES, load, shape
 from fedbcgd_lite.tables import PAPER
 
-ITEMS = list(protocols._read())
+ITEMS = [item for item, entry in protocols._read().items() if not entry.get("convex")]
 TABLES = [item for item in ITEMS if item.startswith("table")]
 PROFILES = ["laptop", "smoke", "paper"]
 
