@@ -94,6 +94,18 @@ def test_perturbed_strong_convexity():
         assert A @ x @ (z - y) >= gain - 1e-12
 
 
+def test_sums_of_vectors_and_of_noise():
+    """||sum v||^2 <= n sum ||v||^2; noise that is dependent adds n^2 sigma^2, independent noise n sigma^2."""
+    v = RNG.standard_normal((200, 4, 5))
+    assert ((v.sum(1) ** 2).sum(-1) <= 4 * (v**2).sum((1, 2)) * (1 + 1e-12)).all()
+    signs = np.array([*itertools.product([-1, 1], repeat=4)])  # all values of four independent signs
+    for mean, sigma in RNG.uniform(0, 2, (20, 2)):
+        apart = ((mean + sigma * signs).sum(1) ** 2).mean()
+        alike = ((mean + sigma * signs[:, :1] * np.ones(4)).sum(1) ** 2).mean()
+        assert alike == pytest.approx((4 * mean) ** 2 + 16 * sigma**2)
+        assert apart == pytest.approx((4 * mean) ** 2 + 4 * sigma**2) and apart <= 2 * (4 * mean) ** 2 + 8 * sigma**2
+
+
 @pytest.mark.parametrize("T", [2, 10, 100])
 def test_drift_bound_holds_about_x_and_not_about_z(T):
     """Local gradient steps of quadratic clients with the largest step; about a stationary z the right side is 0."""

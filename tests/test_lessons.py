@@ -58,6 +58,15 @@ def test_typeset_formula_is_the_evaluated_one(row, setting):
     assert r"\frac" in latex(entry) or r"\log" in latex(entry)
 
 
+def test_terms_are_typeset_from_the_fastest_growing_to_the_slowest():
+    powers = [
+        latex(TABLE1[0].non_convex).index(power)
+        for power in (r"\epsilon^{2}", r"\epsilon^{\frac{3}{2}}", r"{\epsilon}")
+    ]
+    assert powers == sorted(powers)
+    assert latex(TABLE1[1].strongly_convex).startswith(r"\frac{G^{2} + \sigma^{2}}{S T \epsilon \mu}")
+
+
 def test_figures_are_drawn_and_closed():
     """Each kind once, with its axes named."""
     import matplotlib.pyplot as plt

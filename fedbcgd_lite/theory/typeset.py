@@ -18,7 +18,8 @@ def symbolic(formula: Callable) -> sympy.Expr:
 
 
 def latex(formula: Callable) -> str:
-    """A formula as LaTeX, its terms in the order of the code."""
+    """A formula as LaTeX, the term that grows fastest as eps falls first."""
     letters = {sympy.Symbol(name, positive=True): text for name, text in {**LETTERS, "alpha": r"\alpha"}.items()}
-    terms = sympy.Add.make_args(symbolic(formula))
+    eps = sympy.Symbol("eps", positive=True)
+    terms = sorted(sympy.Add.make_args(symbolic(formula)), key=lambda term: term.as_coeff_exponent(eps)[1])
     return " + ".join(sympy.latex(sympy.nsimplify(term), symbol_names=letters) for term in terms)
