@@ -217,8 +217,8 @@ def gap_table(results: list[Result], target: float) -> pd.DataFrame:
     """
     rows = {}
     for name, group in groups(results).items():
-        gaps = [np.array([row["gap"] for row in r.rows]) for r in group]
-        low = [int(np.argmin(g)) for g in gaps]
+        gaps = [np.array([row["gap"] for row in r.rows], dtype=float) for r in group]  # NaN where a run diverged
+        low = [int(np.nanargmin(g)) for g in gaps]
         falls = [np.log(g[0] / max(g[n], 1e-16)) / max(1, r.rows[n]["round"]) for r, g, n in zip(group, gaps, low)]
         at = [next((row for row in r.rows if _reaches(row, target)), None) for r in group]
         reached = {key: np.mean([row[key] for row in at]) if all(at) else np.nan for key in ("upload_d", "round")}

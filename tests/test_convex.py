@@ -168,6 +168,8 @@ def test_gap_table_has_floats_rounds_floors_and_rates():
     assert (row["lowest"], row["last"]) == pytest.approx((0.0055, 0.011))
     assert row["rate"] == pytest.approx((np.log(100) + np.log(1000)) / 2 / 4)
     assert np.isnan(gap_table(seeds, 0.005).loc["FedAvg", "to_target_d"])
+    lost = gap_table([made_up(FedAvg(), [1.0, 0.5, None], status="diverged")], 0.01).loc["FedAvg"]
+    assert lost["lowest"] == 0.5 and lost["last"] == np.inf and np.isnan(lost["rounds"])
 
 
 def test_gaps_are_drawn_on_a_logarithmic_axis_down_to_rounding():
