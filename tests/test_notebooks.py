@@ -50,6 +50,12 @@ def test_title_is_a_question(notebook):
     assert notebook.cells[0].source.startswith("# ") and notebook.cells[0].source.endswith("?")
 
 
+def test_no_bar_of_a_norm_ends_a_cell_of_a_table(notebook):
+    """In a Markdown table \\| is a single bar, in a formula as well: norms are \\lVert and \\rVert there."""
+    lines = [line for cell in notebook.cells if cell.cell_type == "markdown" for line in cell.source.splitlines()]
+    assert not [line for line in lines if line.startswith("|") and r"\|" in line]
+
+
 def test_committed_outputs_are_of_one_complete_run_without_errors(notebook):
     assert [cell.execution_count for cell in code(notebook)] == [*range(1, len(code(notebook)) + 1)]
     outputs = [output for cell in code(notebook) for output in cell.outputs]
