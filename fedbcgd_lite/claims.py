@@ -84,20 +84,20 @@ def judge(entry: dict, results: list[Result]) -> Verdict:
     difference = of - than if np.isfinite(of).all() and np.isfinite(than).all() else np.array([])
     spread = f"{difference.std(ddof=1):.2g}" if len(difference) > 1 else ""
     judged = results[0].run.task.profile in entry["profiles"] and not _neither(entry, of, than)
-    verdict = ("reproduced" if holds else "not reproduced") if judged else "not judged"
-    return Verdict(
-        entry["id"], entry["item"], entry["statement"], entry.get("paper", ""), " against ".join(both), spread, verdict
-    )
+    return _verdict(entry, both, spread, holds, judged)
 
 
 def judge_number(entry: dict, of: float, than: float | None, profile: str) -> Verdict:
     """The verdict of an entry whose numbers are computed and not measured on runs."""
     other = entry["value"] if than is None else than
-    words = {True: "reproduced", False: "not reproduced"}[_holds(entry, of, other)]
-    ours = " against ".join(f"{number:.3g}" for number in ([of] if than is None else [of, than]))
-    told = entry.get("paper", "")
-    verdict = words if profile in entry["profiles"] else "not judged"
-    return Verdict(entry["id"], entry["item"], entry["statement"], told, ours, "", verdict)
+    both = [f"{number:.3g}" for number in ([of] if than is None else [of, than])]
+    return _verdict(entry, both, "", _holds(entry, of, other), profile in entry["profiles"])
+
+
+def _verdict(entry: dict, both: list[str], spread: str, holds: bool, judged: bool) -> Verdict:
+    word = ("reproduced" if holds else "not reproduced") if judged else "not judged"
+    ours, paper = " against ".join(both), entry.get("paper", "")
+    return Verdict(entry["id"], entry["item"], entry["statement"], paper, ours, spread, word)
 
 
 def _neither(entry: dict, of: np.ndarray, than: np.ndarray) -> bool:

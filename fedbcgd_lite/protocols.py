@@ -52,7 +52,7 @@ OF_TASK = ("lr", "clip", "rounds")  # settings that belong to the task, all othe
 class Column:
     """One column of a table: a task, the methods, the target, and where the paper has it.
 
-    target: a test accuracy in percent; for a convex problem a gap f - f*.
+    target: a test accuracy in percent; for a convex problem a gap f - f*, and no methods, as their steps are searched.
     """
 
     task: Task | ConvexTask

@@ -1,17 +1,8 @@
 """The audit: what is printed against what is computed."""
 
 import numpy as np
-import pytest
 
-from fedbcgd_lite import audit, theory
-
-
-def test_the_bracket_of_theorem_1_is_a_quarter_at_the_step_limit():
-    for K, lam in ((1, 0.0), (2, 0.0), (2, 0.8)):
-        u = theory.thm1_step_umax(K=K, M=100, lam=lam)
-        assert audit._bracket(u, K, 100, lam) == pytest.approx(0.25, abs=1e-9)
-    assert audit._bracket(1 / 8, 2, 100, 0.0) == pytest.approx(-11.0, abs=0.05)
-    assert audit._bracket(1 / 8, 2, 100, 0.8) == pytest.approx(-2.34, abs=0.005)
+from fedbcgd_lite import audit
 
 
 def test_theory_tables_say_what_the_functions_say():

@@ -81,7 +81,10 @@ def test_figures_are_drawn_and_closed():
         lessons.bound_figure(numbers, np.ones((10, 2)), 2 / numbers, {"start": 1 / numbers}),
         lessons.ratio_chart(pd.Series({("2", "a"): 0.5, ("3", "b"): 2.0}), "ratio"),
     ]
-    assert all(figure.axes for figure in figures) and not plt.get_fignums()
+    assert not plt.get_fignums()
+    for figure in figures:
+        assert figure.axes and all(ax.get_xlabel() or figure.get_supxlabel() for ax in figure.axes)
+        assert all(ax.lines or ax.collections for ax in figure.axes)
 
 
 def test_a_knob_draws_the_figure_again():

@@ -113,11 +113,8 @@ def test_claims_are_well_formed():
     ids = [entry["id"] for entry in CLAIMS]
     assert len(ids) == len(set(ids))
     for entry in CLAIMS:
-        assert entry["quantity"] in {*claims.QUANTITIES, "best", "computed"} and entry["relation"] in (
-            "<",
-            ">",
-            "within",
-        ), entry["id"]
+        assert entry["quantity"] in {*claims.QUANTITIES, "best", "computed"}, entry["id"]
+        assert entry["relation"] in ("<", ">", "within"), entry["id"]
         assert (ROOT / "notebooks" / f"{entry['item']}.ipynb").exists() and ("than" in entry) != ("value" in entry)
         assert entry["statement"].endswith(".") and entry["place"]
 

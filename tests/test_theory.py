@@ -14,7 +14,9 @@ from fedbcgd_lite.theory.arguments import DOMAINS
 GOLDEN = json.loads((Path(__file__).parent / "data" / "golden_theory.json").read_text())["cases"]
 CONSTANTS = {  # one value in every domain
     **dict(mu=0.1, beta=10.0, sigma=1.0, G=2.0, F=2.5, tau=1.5, eps=0.01, M=100, S=10, N=5, K=2, T=50, R=200, lam=0.4),
-    **dict(d0=4.0, D0sq=4.0, D2=4.0, eta=0.01, eta_tilde=0.002, eta_max=0.1, c=0.5, c1=0.5, c2=0.2, decay=0.998),
+    **dict(
+        d0=4.0, D0sq=4.0, D2=4.0, eta=0.01, eta_tilde=0.002, eta_max=0.1, u=0.02, c=0.5, c1=0.5, c2=0.2, decay=0.998
+    ),
     **dict(
         d=815332, d_s=19300, block_sizes=[3.0, 5.0, 7.0], k=81533, levels=127, bucket=512, index_bits=32, ratio=1e-6
     ),
@@ -123,6 +125,7 @@ def test_printed_step_limits_break_the_proof():
 
     assert [bracket(1 / 8, 2, 100, lam) for lam in (0, 0.8)] == pytest.approx([-11.0, -2.34], abs=0.05)
     for K, lam in ((1, 0.0), (2, 0.0), (2, 0.8), (100, 0.999)):
+        assert theory.thm1_bracket(0.3, K, 100, lam) == pytest.approx(bracket(0.3, K, 100, lam), rel=1e-12)
         assert bracket(theory.thm1_step_umax(K, 100, lam), K, 100, lam) == pytest.approx(0.25, abs=1e-12)
     assert 1 / theory.thm1_step_umax([1, 2, 2], 100, [0, 0, 0.8]) == pytest.approx([49.3, 40.6, 32.3], abs=0.05)
     assert 1 / theory.thm1_nc_step_umax([1, 2, 2, 2], 100, [0, 0.45, 0.8, 0.9]) == pytest.approx(

@@ -10,7 +10,7 @@ ABOVE_0 = (lambda value: value > 0, "above 0")
 AT_LEAST_0 = (lambda value: value >= 0, "of at least 0")
 AT_LEAST_1 = (lambda value: value >= 1, "of at least 1")
 DOMAINS = {  # argument: (whether a value may be, in words); the letters are the paper's
-    **dict.fromkeys(("mu", "beta", "eps", "eta", "eta_tilde", "eta_max", "budget_d", "u_over_d"), ABOVE_0),
+    **dict.fromkeys(("mu", "beta", "eps", "eta", "eta_tilde", "eta_max", "u", "budget_d", "u_over_d"), ABOVE_0),
     **dict.fromkeys(("sigma", "G", "F", "tau", "d0", "D0sq", "D2", "c", "c1", "c2", "d_s", "block_sizes"), AT_LEAST_0),
     **dict.fromkeys(("mean_norm_sq", "sum_norm_sq", "sum_grad_sq", "index_bits"), AT_LEAST_0),
     **dict.fromkeys(("M", "S", "N", "K", "T", "R", "d", "k", "levels", "bucket"), AT_LEAST_1),

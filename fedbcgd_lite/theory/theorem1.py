@@ -146,14 +146,23 @@ def _non_convex_constants(for_sigma, beta, sigma, G, K, M, T, lam):
 
 
 @formula
-def thm1_step_umax(K, M, lam):
-    """The largest beta eta~ of the convex proof: 1 - 192 u^2/alpha^2 - 3072 u^3/alpha^2 - 16 u (1 + q/K) = 1/4.
+def thm1_bracket(u, K, M, lam):
+    """What the convex proof needs to be at least 1/4: 1 - 16 u (1 + q/K) - 192 u^2/alpha^2 - 3072 u^3/alpha^2.
 
-    Between 1/49.3 and 1/30.4; the printed limits, 1 and 1/8, make the left side negative.
+    u = beta eta~. At the printed step limits, u = 1 and u = 1/8, it is negative.
     """
-    a2, q = alpha(lam) ** 2, 1 - K / M
-    terms = (16 * (1 + q / K), 192 / a2, 3072 / a2)
-    return _root(0.75, *terms)
+    return 1 - sum(c * u ** (k + 1) for k, c in enumerate(_bracket(K, M, lam)))
+
+
+@formula
+def thm1_step_umax(K, M, lam):
+    """The largest beta eta~ of the convex proof, where `thm1_bracket` is 1/4: between 1/49.3 and 1/30.4."""
+    return _root(0.75, *_bracket(K, M, lam))
+
+
+def _bracket(K, M, lam):
+    a2 = alpha(lam) ** 2
+    return 16 * (1 + (1 - K / M) / K), 192 / a2, 3072 / a2
 
 
 @formula
